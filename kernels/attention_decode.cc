@@ -77,14 +77,9 @@ inline DecodeScratch carve(const AttentionShape& shape, size_t head, size_t n_he
   return s;
 }
 
-// Rows that are read after those of a tile.
-struct NextRows {
-  const uint8_t* const* rows;
-  size_t n, row_bytes;
-};
-// The same, and the rows that are read after those.
+// The rows that are read after those of a tile, and those that are read after these.
 struct Upcoming {
-  NextRows next, second;
+  TileRows next, second;
   size_t asked = 0;  // bytes of `next`, from the first on, that have been asked for
 };
 
@@ -107,8 +102,8 @@ HWY_INLINE void for_heads(size_t n_heads, const Fn& fn) {
 }
 
 // Whether the rows lie behind each other.
-inline bool in_one_piece(const NextRows& next) {
-  return are_pieces(next.rows, next.n, next.row_bytes, 1);
+inline bool in_one_piece(const TileRows& rows) {
+  return rows.in_one_piece || are_pieces(rows.rows, rows.n, rows.row_bytes, 1);
 }
 
 // ------------------------------------------------------------------ softmax of a tile
@@ -338,7 +333,7 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
                                        const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.head_dim / kGroupElements;
   const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
-  const RowRuns runs = runs_of(tile.k, tile.n, n_groups * sizeof(T), s.copies);
+  const RowRuns runs = runs_of({tile.k, tile.n, n_groups * sizeof(T), tile.in_one_piece}, s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
@@ -352,7 +347,7 @@ template <class T>
 HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
-  const RowRuns runs = runs_of(tile.v, tile.n, n_groups * sizeof(T), s.copies);
+  const RowRuns runs = runs_of({tile.v, tile.n, n_groups * sizeof(T), tile.in_one_piece}, s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
@@ -379,7 +374,7 @@ void round_queries(const AttentionShape& shape, const float* q, const DecodeScra
 // What is asked for while a tile of rows of `dim` elements is read: its rows from ahead_rows() on,
 // then the first of `next`.
 template <class T>
-LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const NextRows& next) {
+LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const TileRows& next) {
   link_ahead(rows, n_rows, next.rows, next.n);
   const size_t row_bytes = bytes_of_row<T>(dim);
   return {reinterpret_cast<const void* const*>(rows + ahead_rows(row_bytes)), row_bytes};
@@ -390,7 +385,7 @@ LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const Next
 // time in the cache (Zen 3). Products in f32 with groups take longer than their bytes: no order of
 // pieces shows there.
 template <class T, class Fn>
-HWY_INLINE void asking_ahead(const uint8_t** rows, size_t n_rows, size_t dim, const NextRows& next,
+HWY_INLINE void asking_ahead(const uint8_t** rows, size_t n_rows, size_t dim, const TileRows& next,
                              const Fn& products) {
   if (HWY_TARGET == HWY_AVX2 && in_one_piece(next)) {
     LinesAhead ahead(next.rows[0], next.n * next.row_bytes);
@@ -442,7 +437,7 @@ void scale_queries(const AttentionShape& shape, const float* q, const DecodeScra
 
 // What differs by the types of K and V.
 struct TileFunctions {
-  bool add_in_integers;
+  bool dot_in_integers, add_in_integers;
   void (*take_queries)(const AttentionShape&, const float* q, const DecodeScratch&);
   void (*dot)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
   void (*add)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
@@ -455,6 +450,7 @@ TileFunctions functions_for(const AttentionShape& shape) {
     out.dot = dot_tile<T>;
 #if KVASIR_GROUP_PRODUCTS
     if constexpr (Grouped<T>) {
+      out.dot_in_integers = shape.in_integers;
       if (!shape.in_integers) return;
       out.take_queries = round_queries<T>;
       out.dot = dot_tile_in_integers<T>;
@@ -512,10 +508,10 @@ void ask_for_results(const AttentionShape& shape, std::span<const DecodeHead> he
 class HeadWalk {
  public:
   HeadWalk(const AttentionShape& shape, std::span<const DecodeHead> heads,
-           const DecodeScratch* scratch)
+           const DecodeScratch* scratch, const TileNeeds& needs)
       : n_heads_(heads.size()), scratch_(scratch) {
     for (size_t h = 0; h < n_heads_; ++h)
-      cursors_[h] = TileCursor(heads[h].items, shape.group_size);
+      cursors_[h] = TileCursor(heads[h].items, shape.group_size, needs);
   }
   // Fills the next tile, of `head`, and its weights[slot]; false at the end.
   bool next(KvTile& tile, size_t& head, size_t slot) {
@@ -533,7 +529,15 @@ class HeadWalk {
   TileCursor cursors_[kMostDecodeHeads];
 };
 
-bool has_integers() { return KVASIR_GROUP_PRODUCTS; }
+unsigned integer_bits([[maybe_unused]] ElementType v_type) {
+  unsigned bits = 0;
+#if KVASIR_GROUP_PRODUCTS
+  with_row_type(v_type, [&]<class T>(T) {
+    if constexpr (Grouped<T>) bits = kWeightBits<T>;
+  });
+#endif
+  return bits;
+}
 
 void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void* scratch) {
   const TileFunctions functions = functions_for(shape);
@@ -548,13 +552,20 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
   // A tile is known while the one before it is attended to.
   KvTile tiles[2];
   size_t head_of[2] = {};
-  HeadWalk walk(shape, heads, of_heads);
+  TileNeeds needs{.positions = false};
+  if (functions.dot_in_integers && functions.add_in_integers) {
+    needs.k_bytes = k_bytes;
+    needs.v_bytes = v_bytes;
+  }
+  HeadWalk walk(shape, heads, of_heads, needs);
   bool more = walk.next(tiles[0], head_of[0], 0);
   for (size_t slot = 0; more; slot = 1 - slot) {
     KvTile &tile = tiles[slot], &following = tiles[1 - slot];
     const DecodeScratch& s = of_heads[head_of[slot]];
     more = walk.next(following, head_of[1 - slot], 1 - slot);
-    const NextRows values{tile.v, tile.n, v_bytes}, keys{following.k, following.n, k_bytes};
+    const TileRows values{tile.v, tile.n, v_bytes, tile.in_one_piece};
+    const TileRows keys{following.k, following.n, k_bytes, following.in_one_piece};
+    const TileRows next_values{following.v, following.n, v_bytes, following.in_one_piece};
     if (!more) ask_for_results(shape, heads);
     functions.dot(shape, tile, s, {values, keys});
     std::optional<LinesAhead> lines;
@@ -562,8 +573,7 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
       lines.emplace(keys.rows[0], keys.n * keys.row_bytes);
     softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr,
                  lines ? &*lines : nullptr);
-    functions.add(shape, tile, s,
-                  {keys, {following.v, following.n, v_bytes}, lines ? lines->n_asked() : 0});
+    functions.add(shape, tile, s, {keys, next_values, lines ? lines->n_asked() : 0});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }
@@ -575,13 +585,15 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(decode);
-HWY_EXPORT(has_integers);
+HWY_EXPORT(integer_bits);
 
 size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads) {
   return n_heads * head_floats(shape) * sizeof(float) + copies_bytes(shape);
 }
 
-bool attention_decode_has_integers() { return HWY_DYNAMIC_DISPATCH(has_integers)(); }
+unsigned attention_decode_integer_bits(ElementType v_type) {
+  return HWY_DYNAMIC_DISPATCH(integer_bits)(v_type);
+}
 
 void attention_decode(const AttentionShape& shape, std::span<const DecodeHead> heads,
                       void* scratch) {

@@ -22,8 +22,9 @@ inline constexpr size_t kMostDecodeHeads = 8;
 // Bytes of scratch for attention_decode with n_heads heads, 64-byte aligned by the caller.
 size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads);
 
-// Whether the SIMD target in use follows shape.in_integers.
-bool attention_decode_has_integers();
+// Bits to which the SIMD target in use rounds a softmax weight times the scale of a value of this
+// type where shape.in_integers allows it, 16 or 8; 0 where it multiplies f32.
+unsigned attention_decode_integer_bits(ElementType v_type);
 
 // For each of 1 to kMostDecodeHeads heads
 //   o[g] = sum_i softmax_i(logit[g, i]) v[i],  lse[g] = ln sum_i exp(logit[g, i])
@@ -35,14 +36,18 @@ bool attention_decode_has_integers();
 //
 // With shape.in_integers, where K or V is q8_0 or q4_0, on CPUs with VNNI and VBMI of AVX-512 (Ice
 // Lake, Zen 4 and later), and with AVX2 where AVX-512 is absent or not allowed: over such K, q
-// (scaled) is rounded to 1 / 254 of the largest element of its group of 32, as llama.cpp rounds it;
-// over such V, a weight to 1 / 65534 of the largest in its tile, the scale of a value's group to
-// 1 / 65534 of the largest, and their product as finely: together to 1 / 21844 of c, the largest
-// weight times the largest |scale|. So
+// (scaled) is rounded to 1 / 254 of the largest element of its group of 32, as llama.cpp rounds it.
+// Over such V, the product of a weight and the scale of a value's group is rounded
+//   to 1 / 251 of c, the largest weight times the largest |scale| among 32 rows of a tile: 0 to 31,
+//   32 to 63 and so on;
+//   with AVX2 over q8_0, to 1 / 21844 of c, the same of the tile.
+// So, with m = 251 or 21844,
 //   |logit error| <= sum of groups (max |q| / 254 * sum of |k|)
-//   |o error| <= max |logit error| * 2 max |v| + sum of tiles (c / 21844 * sum of |steps|)
-// where c has been divided by the sum of exp(logit - max). Rounded q apart, 2e-4 of the largest
-// output was seen over random numbers. Other types have the bits that they have without.
+//   |o error| <= max |logit error| * 2 max |v| + sum of rows (c / m * |step|)
+// where c has been divided by the sum of exp(logit - max). Errors of rows have random signs:
+// rounded q apart, 1.5e-2 or 2e-4 of the largest output were seen over random numbers, of which
+// thousands with like weights leave a small output. Other types have the bits that they have
+// without.
 //
 // A head has the bits that it has alone. Heads take turns, tile by tile: where those of a block lie
 // behind each other, memory is read front to back, which hardware prefetchers follow. K and V of

@@ -3,10 +3,10 @@
 // VBMI of AVX-512.
 //
 // f32 becomes integers relative to the largest magnitude among the numbers beside it: a query's 8
-// bits in a group of 32, as llama.cpp's; the weights of a tile's rows, the scales of its rows, and
-// the products of the two 16 bits. So an element of a query is off by at most 1 / 254 of that
-// magnitude, a weight times a scale by 1 / 21844. Sums of a group's products, and of a tile's
-// products, are exact.
+// bits in a group of 32, as llama.cpp's; a row's softmax weight times its scale 8 bits in 32 rows
+// of a tile, over q8_0 with AVX2 16 bits in the tile. So an element of a query is off by at most
+// 1 / 254 of that magnitude, a weight times a scale by 1 / 251 or 1 / 21844. Sums of a group's
+// products, and of those of the rows that share a magnitude, are exact.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
@@ -41,23 +41,25 @@ struct RowRuns {
   size_t row_bytes;
 };
 
-// Products take as many rows together, or a divisor of them.
-inline constexpr size_t kRowsTogether = HWY_TARGET <= HWY_AVX3 ? 2 * kRunRows : kRunRows;
+// Products take as many rows together, or a divisor of them. Weights of 8 bits of as many have one
+// scale.
+inline constexpr size_t kRowsTogether = 2 * kRunRows;
 
 // Runs of other rows are copied to `copies` [kTileTokens, row_bytes], zeros behind the last row.
-inline RowRuns runs_of(const uint8_t* const* rows, size_t n_rows, size_t row_bytes,
-                       uint8_t* copies) {
+inline RowRuns runs_of(const TileRows& rows, uint8_t* copies) {
   static_assert(sizeof(const uint8_t*) == sizeof(uint64_t));
   const hn::ScalableTag<uint64_t> d;
-  const auto* addresses = reinterpret_cast<const uint64_t*>(rows);
+  const auto* addresses = reinterpret_cast<const uint64_t*>(rows.rows);
+  const size_t row_bytes = rows.row_bytes;
   HWY_ALIGN uint64_t offsets[kRunRows];
   for (size_t i = 0; i < kRunRows; ++i) offsets[i] = i * row_bytes;
   RowRuns runs;
   runs.row_bytes = row_bytes;
-  for (size_t r = 0; r < hwy::RoundUpTo(n_rows, kRowsTogether); r += kRunRows) {
+  for (size_t r = 0; r < hwy::RoundUpTo(rows.n, kRowsTogether); r += kRunRows) {
     const uint8_t*& first = runs.first[r / kRunRows];
-    if (r + kRunRows <= n_rows) {
+    if (r + kRunRows <= rows.n) {
       first = rows[r];
+      if (rows.in_one_piece) continue;
       const auto begin = hn::Set(d, addresses[r]);
       auto differs = hn::Zero(d);
       HWY_UNROLL(4) for (size_t i = 0; i < kRunRows; i += hn::Lanes(d)) {
@@ -69,7 +71,7 @@ inline RowRuns runs_of(const uint8_t* const* rows, size_t n_rows, size_t row_byt
     uint8_t* copy = copies + r * row_bytes;
     first = copy;
     for (size_t i = r; i < r + kRunRows; ++i, copy += row_bytes) {
-      if (i < n_rows) {
+      if (i < rows.n) {
         std::memcpy(copy, rows[i], row_bytes);
       } else {
         std::memset(copy, 0, row_bytes);
@@ -100,17 +102,6 @@ struct QueryGroup {
   int32_t correction;  // what the offset of keys adds to a sum of products, negated
 };
 
-// What a query head gives the rows of a tile in one group: softmax weight times the row's scale, as
-// scale * integer. Integers of two rows lie side by side.
-struct GroupWeights {
-  alignas(64) int32_t pairs[kTileTokens / 2];
-  float scale;
-  int32_t sum;  // of the integers; set for Q4Group
-};
-
-inline constexpr float kLargestInteger = 32767.0f;  // of softmax weights, and of scales
-inline constexpr float kProductDivisor = 32768.0f;  // vpmulhrsw's, of their products
-
 }  // namespace kvasir::kernels::HWY_NAMESPACE
 #endif  // KVASIR_GROUP_PRODUCTS
 HWY_AFTER_NAMESPACE();
@@ -132,13 +123,13 @@ template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const float* most, const RowRuns& runs,
                            size_t n_rows, const uint16_t* scales, size_t n_groups,
                            float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
-  GroupWeights weights[4][GT];
+  TileWeights<GT, T> weights;
   size_t group = 0;
   const auto add = [&]<size_t kGroups>() {
     split_weights<GT, kGroups, T>(p, most, n_rows, scales + group * kRunRows, n_groups * kRunRows,
                                   weights);
     for (size_t j = 0; j < kGroups; ++j, ++group)
-      add_group<GT, T>(weights[j], runs, n_rows, group, sum, sum_stride, ahead);
+      add_group<GT, T>(weights, j, runs, n_rows, group, sum, sum_stride, ahead);
   };
   while (group + 4 <= n_groups) add.template operator()<4>();
   if (group + 2 <= n_groups) add.template operator()<2>();

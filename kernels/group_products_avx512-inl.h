@@ -21,7 +21,8 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 // gcc 12 copies the sum of _mm512_dpbusd_epi32 and _mm512_dpwssd_epi32 before and after each.
 //
 // sum += the four products of unsigned with signed bytes, in each lane.
-HWY_INLINE void add_quads(__m512i& sum, __m512i bytes, __m512i signed_bytes) {
+template <class V>
+HWY_INLINE void add_quads(V& sum, V bytes, V signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signed_bytes));
 }
 // sum += the two products of signed 16 bits, in each lane.
@@ -151,15 +152,22 @@ HWY_INLINE void round_query(const float* q, float factor, QueryGroup* out) {
   out->correction = -kStepOffset<T> * sum;
 }
 
-// Lanes of 16 bytes: the first of rows 0, 4, 8 and 12 from `row` on.
-HWY_INLINE __m512i every_fourth(const uint8_t* row, size_t row_bytes) {
-  const auto load = [&](size_t i) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i * row_bytes));
+// Lanes of 16 bytes, from at(0), at(1), at(2) and at(3). Two halves first: Zen's vectors of 64
+// bytes take twice the time of those of 32.
+template <class At>
+HWY_INLINE __m512i join_quarters(const At& at) {
+  const auto half = [&](size_t i) {
+    const auto load = [](const uint8_t* from) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load(at(i))), load(at(i + 1)), 1);
   };
-  __m512i z = _mm512_castsi128_si512(load(0));
-  z = _mm512_inserti32x4(z, load(4), 1);
-  z = _mm512_inserti32x4(z, load(8), 2);
-  return _mm512_inserti32x4(z, load(12), 3);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(half(0)), half(2), 1);
+}
+
+// The first 16 bytes of rows 0, 4, 8 and 12 from `row` on.
+HWY_INLINE __m512i every_fourth(const uint8_t* row, size_t row_bytes) {
+  return join_quarters([&](size_t i) { return row + 4 * i * row_bytes; });
 }
 
 // z[i] = every_fourth() from row i on -> z[i], lane r: bytes [4 i, 4 i + 4) of row r.
@@ -269,14 +277,31 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
 
 // ------------------------------------------------------------------ weights with values
 
-// lane i: the 16 lanes of v[i], combined by fn(vector, vector)
-template <class Fn>
-HWY_INLINE __m512i reduce_integers(const __m512i* v, const Fn& fn) {
+template <class T>
+inline constexpr unsigned kWeightBits = 8;
+inline constexpr float kLargestWeight = 32767.0f;
+inline constexpr float kLargestScale = 127.0f * 256.0f;
+inline constexpr float kProductDivisor = 32768.0f * 256.0f;  // vpmulhrsw's, and 8 bits that go
+
+// What GT query heads give the rows of a tile in up to 4 groups: softmax weight times the row's
+// scale, as scale * integer of 8 bits.
+template <size_t GT, class T>
+struct TileWeights {
+  // Of 32 rows, integers of rows i, 8 + i, 16 + i and 24 + i lie side by side.
+  alignas(64) int32_t quads[4][GT][kTileTokens / 4];
+  // In lane 4 j + g, of group j and head g.
+  alignas(64) float scales[kTileTokens / kRowsTogether][kLanes];
+  alignas(64) float offsets[kLanes];  // what kStepOffset adds to sums of products, negated
+};
+
+// lane i: the largest lane of v[i]
+HWY_INLINE __m512i largest_lanes(const __m512i* v) {
   VecF32 bits[kLanes];
   HWY_UNROLL(16) for (size_t i = 0; i < kLanes; ++i) bits[i].raw = _mm512_castsi512_ps(v[i]);
   alignas(64) float lanes[kLanes];
-  reduce_lanes(bits, lanes, [&](VecF32 a, VecF32 b) {
-    return VecF32{_mm512_castsi512_ps(fn(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
+  reduce_lanes(bits, lanes, [](VecF32 a, VecF32 b) {
+    return VecF32{_mm512_castsi512_ps(
+        _mm512_max_epu32(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
   });
   return _mm512_load_si512(lanes);
 }
@@ -286,142 +311,209 @@ HWY_INLINE __m512i in_pairs(__m512i first, __m512i second) {
   return _mm512_mask_mov_epi16(_mm512_slli_epi32(second, 16), 0x55555555, first);
 }
 
+// The largest magnitudes among kRowsTogether rows of each run: of weights of heads in lanes 0 to 3,
+// of scales of groups from lane 4 on; lanes from 8 on of the run after it.
+//   p, scales  as for split_weights()
+template <size_t GT, size_t kGroups>
+HWY_INLINE __m512i largest_of_runs(const float* p, size_t n_rows, const uint16_t* scales,
+                                   size_t stride) {
+  __m512i all[kLanes] = {};
+  HWY_UNROLL(2) for (size_t run = 0; run < 2; ++run, p += kRowsTogether, scales += 2 * stride) {
+    if (run * kRowsTogether >= n_rows) break;
+    const __mmask16 has_second = run * kRowsTogether + kRunRows < n_rows ? 0xffff : 0;
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      const float* of_rows = p + g * kTileTokens;
+      // As bits: NaN of either sign is larger than all.
+      all[8 * run + g] = _mm512_max_epu32(_mm512_castps_si512(_mm512_load_ps(of_rows)),
+                                          _mm512_maskz_loadu_epi32(has_second, of_rows + kRunRows));
+    }
+    HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+      const auto load = [&](size_t i) {
+        const auto* at = reinterpret_cast<const __m256i*>(scales + i * stride + j * kRunRows);
+        return _mm256_and_si256(_mm256_loadu_si256(at), _mm256_set1_epi16(0x7fff));
+      };
+      all[8 * run + 4 + j] =
+          _mm512_castps_si512(_mm512_cvtph_ps(_mm256_max_epu16(load(0), load(1))));
+    }
+  }
+  return largest_lanes(all);
+}
+
+// Factors of weights and of scales, as largest_of_runs() orders them, and scales of their products
+// in two runs, as TileWeights has them.
+HWY_INLINE void scale_runs(__m512i largest, float* factors, float (*scales)[kLanes]) {
+  const __m512 most =
+      _mm512_mask_mov_ps(_mm512_set1_ps(kLargestWeight), 0xf0f0, _mm512_set1_ps(kLargestScale));
+  const IntegerScales s = integer_scales(largest, most);
+  _mm512_store_ps(factors, s.to);
+  const __m512i group = _mm512_setr_epi32(4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7);
+  const __m512 from = _mm512_mul_ps(
+      s.from, _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), 0x0f0f, _mm512_set1_ps(kProductDivisor)));
+  _mm512_store_ps(scales[0], _mm512_mul_ps(_mm512_shuffle_f32x4(from, from, 0x00),
+                                           _mm512_permutexvar_ps(group, from)));
+  const __m512i of_second = _mm512_add_epi32(group, _mm512_set1_epi32(8));
+  _mm512_store_ps(scales[1], _mm512_mul_ps(_mm512_shuffle_f32x4(from, from, 0xaa),
+                                           _mm512_permutexvar_ps(of_second, from)));
+}
+
 // The weights of GT heads in kGroups groups: those of a head and a group alone are a long chain.
-//   p       [GT, kTileTokens], in [0, most] and 0 or NaN behind n_rows up to a multiple of 16
-//   most    [GT]
+//   p       [GT, kTileTokens], positive; 0 or NaN behind n_rows up to a multiple of 16
 //   scales  [.., kRunRows] of each run, `stride` from run to run
 template <size_t GT, size_t kGroups, class T>
-HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows,
-                                const uint16_t* scales, size_t stride, GroupWeights (*out)[GT]) {
+HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* most, size_t n_rows,
+                                const uint16_t* scales, size_t stride,
+                                TileWeights<GT, T>& weights) {
   static_assert(GT <= 4 && kGroups <= 4);
-  constexpr bool kSums = std::is_same_v<T, Q4Group>;
-  // Of heads in lanes 0 to 3, of groups from lane 4 on.
-  alignas(64) float largest[kLanes] = {}, to[kLanes], from[kLanes];
-  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) largest[g] = most[g];
-  HWY_UNROLL(4)
-  for (size_t j = 0; j < kGroups; ++j)
-    largest[4 + j] = largest_scale(scales + j * kRunRows, n_rows, stride);
-  const IntegerScales factors =
-      integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)), _mm512_set1_ps(kLargestInteger));
-  _mm512_store_ps(to, factors.to);
-  _mm512_store_ps(from, factors.from);
-  __m512i sum[kGroups][GT];
-  HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sum[j][g] = _mm512_setzero_si512();
+  constexpr size_t kFactors = 8;  // of a run
+  alignas(64) float factors[kTileTokens / kRowsTogether * kFactors];
+  for (size_t r = 0, run = 0; r < n_rows; r += 2 * kRowsTogether, run += 2) {
+    const __m512i largest =
+        largest_of_runs<GT, kGroups>(p + r, n_rows - r, scales + r / kRunRows * stride, stride);
+    scale_runs(largest, factors + run * kFactors, weights.scales + run);
   }
-  for (size_t r = 0; r < n_rows; r += 32) {
+  __m256 sum[kGroups][GT];
+  HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sum[j][g] = _mm256_setzero_ps();
+  }
+  for (size_t r = 0; r < n_rows; r += kRowsTogether) {
+    const float* of_run = factors + r / kRowsTogether * kFactors;
     const __mmask16 has_second = r + kRunRows < n_rows ? 0xffff : 0;
     __m512i of_head[GT];
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const float* of_rows = p + g * kTileTokens + r;
-      const __m512 factor = _mm512_set1_ps(to[g]);
+      const __m512 factor = _mm512_set1_ps(of_run[g]);
       const __m512 second = _mm512_maskz_loadu_ps(has_second, of_rows + kRunRows);
       of_head[g] =
           in_pairs(to_integers(_mm512_load_ps(of_rows), factor), to_integers(second, factor));
     }
     HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
-      const uint16_t* of_run = scales + r / kRunRows * stride + j * kRunRows;
-      const __m512 factor = _mm512_set1_ps(to[4 + j]);
-      const __m512i of_group = in_pairs(to_integers(load_scales(of_run), factor),
-                                        to_integers(load_scales(of_run + stride), factor));
+      const uint16_t* at = scales + r / kRunRows * stride + j * kRunRows;
+      const __m512 factor = _mm512_set1_ps(of_run[4 + j]);
+      const __m512i of_group = in_pairs(to_integers(load_scales(at), factor),
+                                        to_integers(load_scales(at + stride), factor));
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512i both = _mm512_mulhrs_epi16(of_head[g], of_group);
-        if constexpr (kSums) add_pairs(sum[j][g], both, _mm512_set1_epi16(1));
-        _mm512_store_si512(out[j][g].pairs + r / 2, both);
+        // Of 16 bits the upper 8, rounded: bytes 1 and 3 of each lane.
+        const __m512i both =
+            _mm512_add_epi16(_mm512_mulhrs_epi16(of_head[g], of_group), _mm512_set1_epi16(128));
+        const __m256i low = _mm256_srli_epi16(_mm512_castsi512_si256(both), 8);
+        constexpr int kFirstOrPickedSecond = 0xf8;
+        const __m256i quads = _mm256_ternarylogic_epi32(
+            low, _mm512_extracti64x4_epi64(both, 1), _mm256_set1_epi16(-256), kFirstOrPickedSecond);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(weights.quads[j][g] + r / 4), quads);
+        __m256i of_quads = _mm256_setzero_si256();
+        add_quads(of_quads, _mm256_set1_epi8(1), quads);
+        const __m256 scale = _mm256_set1_ps(weights.scales[r / kRowsTogether][4 * j + g]);
+        sum[j][g] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(of_quads), scale, sum[j][g]);
       }
     }
   }
-  alignas(64) int32_t sums[kLanes];
-  if constexpr (kSums) {
-    __m512i all[kLanes] = {};
-    HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) all[j * 4 + g] = sum[j][g];
-    }
-    _mm512_store_si512(
-        sums, reduce_integers(all, [](__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }));
+  VecF32 all[kLanes];
+  HWY_UNROLL(16) for (size_t i = 0; i < kLanes; ++i) {
+    const size_t j = i / 4, g = i % 4;
+    all[i].raw = j < kGroups && g < GT ? _mm512_mul_ps(_mm512_zextps256_ps512(sum[j][g]),
+                                                       _mm512_set1_ps(-float{kStepOffset<T>}))
+                                       : _mm512_setzero_ps();
   }
-  HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      out[j][g].scale = from[g] * from[4 + j] * kProductDivisor;
-      if constexpr (kSums) out[j][g].sum = sums[j * 4 + g];
-    }
-  }
+  sum_lanes(all, weights.offsets);
 }
 
-// Steps of a group of two rows, as 16 bits, a and b in turn: elements 0 to 15 and 16 to 31.
-HWY_INLINE void load_values(const Q8Group& a, const Q8Group& b, __m512i* steps) {
-  const auto load = [](const Q8Group& group) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group.q));
+// Steps of 4 rows, kStepOffset more: a lane has one element's, in the order of the rows. Elements 0
+// to 7 and 16 to 23, then the others.
+HWY_INLINE void load_values(const Q8Group* const* rows, __m512i* steps) {
+  const auto load = [&](size_t i) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i]->q));
   };
+  const __m512i even = _mm512_inserti64x4(_mm512_castsi256_si512(load(0)), load(2), 1);
+  const __m512i odd = _mm512_inserti64x4(_mm512_castsi256_si512(load(1)), load(3), 1);
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<uint16_t, 32> order{};
+    for (size_t i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(i / 2 + 16 * (i % 2));
+    return order;
+  }();
+  const __m512i places = _mm512_load_si512(kOrder.data());
+  const __m512i first = _mm512_unpacklo_epi8(even, odd), second = _mm512_unpackhi_epi8(even, odd);
+  steps[0] = key_steps<Q8Group>(_mm512_permutexvar_epi16(places, first), 0);
+  steps[1] = key_steps<Q8Group>(_mm512_permutexvar_epi16(places, second), 0);
+}
+// Elements 0 to 15, then the others.
+HWY_INLINE void load_values(const Q4Group* const* rows, __m512i* steps) {
   alignas(64) static constexpr auto kOrder = [] {
     std::array<uint8_t, 64> order{};
     for (size_t i = 0; i < 64; ++i) order[i] = static_cast<uint8_t>(i / 4 + 16 * (i % 4));
     return order;
   }();
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(load(a)), load(b), 1);
-  const __m512i x = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), both);
-  steps[0] = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8);
-  steps[1] = _mm512_srai_epi16(x, 8);
-}
-// Of nibbles, kStepOffset more.
-HWY_INLINE void load_values(const Q4Group& a, const Q4Group& b, __m512i* steps) {
-  const auto load = [](const Q4Group& group) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(group.q));
-  };
-  alignas(64) static constexpr auto kOrder = [] {
-    std::array<uint8_t, 64> order{};
-    for (size_t i = 0; i < 64; ++i) order[i] = static_cast<uint8_t>(i / 4 + 16 * (i % 4 / 2));
-    return order;
-  }();
-  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(load(a)), load(b), 1);
-  const __m512i x =
-      _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), _mm512_castsi256_si512(both));
-  steps[0] = _mm512_and_si512(x, _mm512_set1_epi16(15));
-  steps[1] = _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi16(15));
+  const __m512i x = join_quarters([&](size_t i) { return rows[i]->q; });
+  const __m512i words = _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.data()), x);
+  steps[0] = key_steps<Q4Group>(words, 0);
+  steps[1] = key_steps<Q4Group>(words, 1);
 }
 
-// sum[g * sum_stride + 32 group + i] += sum_r weight of row r * its step i, for GT query heads.
+// Sums of 32 elements, in the order of load_values().
+template <class T>
+HWY_INLINE __m512 load_sums(const float* sums, size_t i) {
+  if (std::is_same_v<T, Q4Group>) return _mm512_loadu_ps(sums + 16 * i);
+  const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(sums + 8 * i));
+  return _mm512_insertf32x8(low, _mm256_loadu_ps(sums + 16 + 8 * i), 1);
+}
+template <class T>
+HWY_INLINE void store_sums(__m512 x, float* sums, size_t i) {
+  if (std::is_same_v<T, Q4Group>) return _mm512_storeu_ps(sums + 16 * i, x);
+  _mm256_storeu_ps(sums + 8 * i, _mm512_castps512_ps256(x));
+  _mm256_storeu_ps(sums + 16 + 8 * i, _mm512_extractf32x8_ps(x, 1));
+}
+
+// sum[g * sum_stride + 32 group + i] += sum_r weight of row r in group j of `weights` * its step i,
+// for GT query heads.
 template <size_t GT, class T, class Ahead>
-HWY_INLINE void add_group(const GroupWeights* weights, const RowRuns& runs, size_t n_rows,
-                          size_t group, float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
-  // Sums of even and of odd pairs of rows: one alone would wait for its product before.
-  __m512i even[GT][2], odd[GT][2];
+HWY_INLINE void add_group(const TileWeights<GT, T>& weights, size_t j, const RowRuns& runs,
+                          size_t n_rows, size_t group, float* HWY_RESTRICT sum, size_t sum_stride,
+                          Ahead& ahead) {
+  sum += group * kGroupElements;
+  __m512 all[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-    even[g][0] = even[g][1] = odd[g][0] = odd[g][1] = _mm512_setzero_si512();
+    HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
+      all[g][i] = _mm512_add_ps(load_sums<T>(sum + g * sum_stride, i),
+                                _mm512_set1_ps(weights.offsets[4 * j + g]));
+    }
   }
-  for (size_t r = 0; r < n_rows; r += 32) {
-    const uint8_t* a = runs.first[r / kRunRows] + group * sizeof(T);
-    const uint8_t* b = runs.first[r / kRunRows + 1] + group * sizeof(T);
-    const auto add_rows = [&](size_t i, __m512i(&to)[GT][2]) {
-      __m512i v[2];
-      load_values(*reinterpret_cast<const T*>(a), *reinterpret_cast<const T*>(b), v);
-      a += runs.row_bytes;
-      b += runs.row_bytes;
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512i w = _mm512_set1_epi32(weights[g].pairs[r / 2 + i]);
-        add_pairs(to[g][0], v[0], w);
-        add_pairs(to[g][1], v[1], w);
-      }
+  for (size_t r = 0; r < n_rows; r += kRowsTogether) {
+    const auto row = [&](size_t i) {
+      return runs.first[(r + i) / kRunRows] + i % kRunRows * runs.row_bytes + group * sizeof(T);
     };
+    const uint8_t* rows[4] = {row(0), row(8), row(16), row(24)};
+    __m512i of_run[GT][2];
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      of_run[g][0] = of_run[g][1] = _mm512_setzero_si512();
+    }
     constexpr size_t kLines = lines_of(32 * sizeof(T)), kEach = kLines / 8;
     static_assert(kLines == 8 * kEach + 1);
     const auto lines = ahead.template take<kLines>();
     lines.ask(kLines - 1);
-    for (size_t i = 0; i < 16; i += 2) {
-      HWY_UNROLL(2) for (size_t j = 0; j < kEach; ++j) lines.ask(i / 2 * kEach + j);
-      add_rows(i, even);
-      add_rows(i + 1, odd);
+    HWY_UNROLL(2) for (size_t i = 0; i < 8; ++i) {
+      HWY_UNROLL(2) for (size_t line = 0; line < kEach; ++line) lines.ask(i * kEach + line);
+      __m512i v[2];
+      const T* groups[4];
+      HWY_UNROLL(4) for (size_t k = 0; k < 4; ++k) {
+        groups[k] = reinterpret_cast<const T*>(rows[k]);
+        rows[k] += runs.row_bytes;
+      }
+      load_values(groups, v);
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        const __m512i w = _mm512_set1_epi32(weights.quads[j][g][r / 4 + i]);
+        add_quads(of_run[g][0], v[0], w);
+        add_quads(of_run[g][1], v[1], w);
+      }
+    }
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      const __m512 scale = _mm512_set1_ps(weights.scales[r / kRowsTogether][4 * j + g]);
+      HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
+        all[g][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(of_run[g][i]), scale, all[g][i]);
+      }
     }
   }
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-    const bool is_nibble = std::is_same_v<T, Q4Group>;
-    const __m512i offset = _mm512_set1_epi32(is_nibble ? -kStepOffset<T> * weights[g].sum : 0);
-    HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
-      float* at = sum + g * sum_stride + group * kGroupElements + 16 * i;
-      const __m512i of_tile = _mm512_add_epi32(_mm512_add_epi32(even[g][i], odd[g][i]), offset);
-      _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_cvtepi32_ps(of_tile),
-                                           _mm512_set1_ps(weights[g].scale), _mm512_loadu_ps(at)));
-    }
+    HWY_UNROLL(2)
+    for (size_t i = 0; i < 2; ++i) store_sums<T>(all[g][i], sum + g * sum_stride, i);
   }
 }
 

@@ -37,6 +37,26 @@ struct KvTile {
   uint32_t pos[kTileTokens];
   size_t n = 0;
   bool weighted = false;  // some row has a log-weight; only then is the weight array written
+  // k[0] and v[0] alone are set, and the other rows lie behind those; as TileNeeds asks for.
+  bool in_one_piece = false;
+};
+
+// The K or the V rows of a tile.
+struct TileRows {
+  const uint8_t* const* rows;
+  size_t n, row_bytes;
+  bool in_one_piece;  // as KvTile's
+  const uint8_t* operator[](size_t i) const {
+    return in_one_piece ? rows[0] + i * row_bytes : rows[i];
+  }
+};
+
+// What the reader of tiles needs.
+struct TileNeeds {
+  bool positions = true;
+  // Bytes of a row. Not 0: of rows that lie behind each other, of K and of V, the pointers to the
+  // first suffice.
+  size_t k_bytes = 0, v_bytes = 0;
 };
 
 // rows [n .. n + kMaxAheadRows) become the first of `next`, the last row repeated when there are
@@ -51,15 +71,15 @@ inline void link_ahead(const uint8_t** rows, size_t n, const uint8_t* const* nex
 class TileCursor {
  public:
   TileCursor() = default;  // over nothing
-  TileCursor(std::span<const KvRows> items, uint32_t group_size)
-      : items_(items), group_size_(group_size) {
+  TileCursor(std::span<const KvRows> items, uint32_t group_size, const TileNeeds& needs = {})
+      : items_(items), group_size_(group_size), needs_(needs) {
     skip_empty();
   }
 
   // Fills the next tile; false at the end. weights [group_size][kTileTokens].
   bool next(KvTile& tile, float* weights) {
     tile.n = 0;
-    tile.weighted = false;
+    tile.weighted = tile.in_one_piece = false;
     while (tile.n < kTileTokens && item_ < items_.size()) {
       const KvRows& item = items_[item_];
       const size_t n = std::min<size_t>(kTileTokens - tile.n, item.end - row_);
@@ -85,14 +105,30 @@ class TileCursor {
     }
   }
 
+  // Pointers to n rows, each `stride` bytes behind the one before.
+  static void point(const uint8_t** rows, size_t n, const uint8_t* first, uint64_t stride) {
+    for (size_t i = 0; i < n; ++i) rows[i] = first + i * stride;
+  }
+
+  bool is_piece(const KvRows& item) const {
+    return needs_.k_bytes != 0 && !item.tokens && !item.pos && item.v &&
+           item.k_token_stride == needs_.k_bytes && item.v_token_stride == needs_.v_bytes;
+  }
+
   void add_rows(const KvRows& item, size_t n, KvTile& tile) const {
     const auto* k = static_cast<const uint8_t*>(item.k);
     const auto* v = static_cast<const uint8_t*>(item.v);
+    if (tile.in_one_piece) {  // the rows so far
+      point(tile.k, tile.n, tile.k[0], needs_.k_bytes);
+      point(tile.v, tile.n, tile.v[0], needs_.v_bytes);
+    }
+    tile.in_one_piece = tile.n == 0 && is_piece(item);
     if (!item.tokens && !item.pos && v) {  // nearly always: in vectors
-      const uint64_t k_stride = item.k_token_stride, v_stride = item.v_token_stride;
+      const size_t n_pointers = tile.in_one_piece ? 1 : n;
+      point(tile.k + tile.n, n_pointers, k + row_ * item.k_token_stride, item.k_token_stride);
+      point(tile.v + tile.n, n_pointers, v + row_ * item.v_token_stride, item.v_token_stride);
+      if (!needs_.positions) return;
       const uint32_t first_pos = item.first_pos + row_;
-      for (size_t i = 0; i < n; ++i) tile.k[tile.n + i] = k + (row_ + i) * k_stride;
-      for (size_t i = 0; i < n; ++i) tile.v[tile.n + i] = v + (row_ + i) * v_stride;
       for (size_t i = 0; i < n; ++i) tile.pos[tile.n + i] = first_pos + static_cast<uint32_t>(i);
       return;
     }
@@ -122,6 +158,7 @@ class TileCursor {
 
   std::span<const KvRows> items_;
   uint32_t group_size_ = 1;
+  TileNeeds needs_;
   size_t item_ = 0;
   uint32_t row_ = 0;
   bool started_ = false;

@@ -123,7 +123,8 @@ TEST_SUITE("plugins/attention") {
           f16.k_type = f16.v_type = kvasir::kernels::ElementType::kF16;
           const bool rounds =
               flags ? kvasir::kernels::has_attention_prefill_bf16(f16) && is_half(format)
-                    : kvasir::kernels::attention_decode_has_integers() && has_groups(format);
+                    : has_groups(format) && kvasir::kernels::attention_decode_integer_bits(
+                                                kvasir::kernels::ElementType::kQ8_0) > 0;
           const AttentionResult f32 = run_cpu(c, KVASIR_DTYPE_F32);
           const AttentionResult bf16 = run_cpu(c, KVASIR_DTYPE_BF16);
           CHECK((f32.o != bf16.o) == rounds);
