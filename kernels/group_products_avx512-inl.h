@@ -18,16 +18,12 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ instructions
 
-// gcc 12 copies the sum of _mm512_dpbusd_epi32 and _mm512_dpwssd_epi32 before and after each.
-//
-// sum += the four products of unsigned with signed bytes, in each lane.
+// sum += the four products of unsigned with signed bytes, in each lane. gcc 12 copies the sum of
+// _mm512_dpbusd_epi32 before and after, and makes an instruction of AVX-VNNI, which Zen 4 lacks, of
+// _mm256_dpbusd_epi32.
 template <class V>
 HWY_INLINE void add_quads(V& sum, V bytes, V signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signed_bytes));
-}
-// sum += the two products of signed 16 bits, in each lane.
-HWY_INLINE void add_pairs(__m512i& sum, __m512i a, __m512i b) {
-  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
 HWY_INLINE __m512 load_scales(const uint16_t* scales) {
