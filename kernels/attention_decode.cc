@@ -333,7 +333,7 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
                                        const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.head_dim / kGroupElements;
   const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
-  const RowRuns runs = runs_of({tile.k, tile.n, n_groups * sizeof(T), tile.in_one_piece}, s.copies);
+  const RowRuns runs = runs_of(tile.k_rows(n_groups * sizeof(T)), s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
@@ -347,7 +347,7 @@ template <class T>
 HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
-  const RowRuns runs = runs_of({tile.v, tile.n, n_groups * sizeof(T), tile.in_one_piece}, s.copies);
+  const RowRuns runs = runs_of(tile.v_rows(n_groups * sizeof(T)), s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
@@ -450,8 +450,8 @@ TileFunctions functions_for(const AttentionShape& shape) {
     out.dot = dot_tile<T>;
 #if KVASIR_GROUP_PRODUCTS
     if constexpr (Grouped<T>) {
-      out.dot_in_integers = shape.in_integers;
       if (!shape.in_integers) return;
+      out.dot_in_integers = true;
       out.take_queries = round_queries<T>;
       out.dot = dot_tile_in_integers<T>;
     }
@@ -461,8 +461,9 @@ TileFunctions functions_for(const AttentionShape& shape) {
     out.add = add_tile<T>;
 #if KVASIR_GROUP_PRODUCTS
     if constexpr (Grouped<T>) {
-      out.add_in_integers = shape.in_integers;
-      if (shape.in_integers) out.add = add_tile_in_integers<T>;
+      if (!shape.in_integers) return;
+      out.add_in_integers = true;
+      out.add = add_tile_in_integers<T>;
     }
 #endif
   });
@@ -563,17 +564,15 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     KvTile &tile = tiles[slot], &following = tiles[1 - slot];
     const DecodeScratch& s = of_heads[head_of[slot]];
     more = walk.next(following, head_of[1 - slot], 1 - slot);
-    const TileRows values{tile.v, tile.n, v_bytes, tile.in_one_piece};
-    const TileRows keys{following.k, following.n, k_bytes, following.in_one_piece};
-    const TileRows next_values{following.v, following.n, v_bytes, following.in_one_piece};
+    const TileRows keys = following.k_rows(k_bytes);
     if (!more) ask_for_results(shape, heads);
-    functions.dot(shape, tile, s, {values, keys});
+    functions.dot(shape, tile, s, {tile.v_rows(v_bytes), keys});
     std::optional<LinesAhead> lines;
     if (kPrefetchInSoftmax && functions.add_in_integers && in_one_piece(keys))
       lines.emplace(keys.rows[0], keys.n * keys.row_bytes);
     softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr,
                  lines ? &*lines : nullptr);
-    functions.add(shape, tile, s, {keys, next_values, lines ? lines->n_asked() : 0});
+    functions.add(shape, tile, s, {keys, following.v_rows(v_bytes), lines ? lines->n_asked() : 0});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }

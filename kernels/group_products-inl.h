@@ -81,20 +81,6 @@ inline RowRuns runs_of(const TileRows& rows, uint8_t* copies) {
   return runs;
 }
 
-// The largest magnitude of a group's scales; NaN is larger than all.
-//   scales  [.., kRunRows] of each run, `stride` from run to run
-HWY_INLINE float largest_scale(const uint16_t* scales, size_t n_rows, size_t stride) {
-  __m256i high = _mm256_setzero_si256();
-  for (size_t r = 0; r < n_rows; r += kRunRows, scales += stride) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
-    high = _mm256_max_epu16(high, _mm256_and_si256(x, _mm256_set1_epi16(0x7fff)));
-  }
-  const __m128i half =
-      _mm_max_epu16(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
-  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
-  return _cvtsh_ss(static_cast<uint16_t>(~_mm_extract_epi16(least, 0)));
-}
-
 // 32 elements of a query: scale * step, signed bytes, four to a word.
 struct QueryGroup {
   uint32_t steps[8];
@@ -117,7 +103,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 
 // sum[g * sum_stride + i] += sum_r p[g * kTileTokens + r] * element i of row r.
-//   p, most  as split_weights() takes them
+//   p, most  as split_weights() takes them; only weights of 16 bits need `most`
 //   scales   as gather_scales() writes those of the rows
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const float* most, const RowRuns& runs,

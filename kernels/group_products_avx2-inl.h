@@ -261,6 +261,20 @@ HWY_INLINE __m256i in_pairs(__m256i first, __m256i second) {
   return _mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xaa);
 }
 
+// The largest magnitude of a group's scales; NaN is larger than all.
+//   scales  [.., kRunRows] of each run, `stride` from run to run
+HWY_INLINE float largest_scale(const uint16_t* scales, size_t n_rows, size_t stride) {
+  __m256i high = _mm256_setzero_si256();
+  for (size_t r = 0; r < n_rows; r += kRunRows, scales += stride) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
+    high = _mm256_max_epu16(high, _mm256_and_si256(x, _mm256_set1_epi16(0x7fff)));
+  }
+  const __m128i half =
+      _mm_max_epu16(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
+  return _cvtsh_ss(static_cast<uint16_t>(~_mm_extract_epi16(least, 0)));
+}
+
 // n of 16 rows, 8 rows after 8: as integers of 16 bits, in pairs.
 HWY_INLINE __m256i pairs_of_weights(const float* p, size_t n, float factor) {
   const __m256 f = _mm256_set1_ps(factor);

@@ -406,11 +406,12 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
   VecF32 all[kLanes];
   HWY_UNROLL(16) for (size_t i = 0; i < kLanes; ++i) {
     const size_t j = i / 4, g = i % 4;
-    all[i].raw = j < kGroups && g < GT ? _mm512_mul_ps(_mm512_zextps256_ps512(sum[j][g]),
-                                                       _mm512_set1_ps(-float{kStepOffset<T>}))
-                                       : _mm512_setzero_ps();
+    all[i].raw = j < kGroups && g < GT ? _mm512_zextps256_ps512(sum[j][g]) : _mm512_setzero_ps();
   }
-  sum_lanes(all, weights.offsets);
+  alignas(64) float sums[kLanes];
+  sum_lanes(all, sums);
+  const __m512 negated = _mm512_set1_ps(-float{kStepOffset<T>});
+  _mm512_store_ps(weights.offsets, _mm512_mul_ps(_mm512_load_ps(sums), negated));
 }
 
 // Steps of 4 rows, kStepOffset more: a lane has one element's, in the order of the rows. Elements 0
@@ -481,11 +482,12 @@ HWY_INLINE void add_group(const TileWeights<GT, T>& weights, size_t j, const Row
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       of_run[g][0] = of_run[g][1] = _mm512_setzero_si512();
     }
-    constexpr size_t kLines = lines_of(32 * sizeof(T)), kEach = kLines / 8;
-    static_assert(kLines == 8 * kEach + 1);
+    constexpr size_t kSteps = kRowsTogether / 4;
+    constexpr size_t kLines = lines_of(kRowsTogether * sizeof(T)), kEach = kLines / kSteps;
+    static_assert(kLines == kSteps * kEach + 1);
     const auto lines = ahead.template take<kLines>();
     lines.ask(kLines - 1);
-    HWY_UNROLL(2) for (size_t i = 0; i < 8; ++i) {
+    HWY_UNROLL(2) for (size_t i = 0; i < kSteps; ++i) {
       HWY_UNROLL(2) for (size_t line = 0; line < kEach; ++line) lines.ask(i * kEach + line);
       __m512i v[2];
       const T* groups[4];

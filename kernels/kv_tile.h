@@ -31,16 +31,6 @@ constexpr size_t group_rows(size_t row_bytes) {
   return std::clamp<size_t>((1024 / row_bytes + 3) / 4 * 4, 4, 16);
 }
 
-struct KvTile {
-  const uint8_t* k[kTileTokens + kMaxAheadRows];  // past n: what is read after the last row
-  const uint8_t* v[kTileTokens + kMaxAheadRows];
-  uint32_t pos[kTileTokens];
-  size_t n = 0;
-  bool weighted = false;  // some row has a log-weight; only then is the weight array written
-  // k[0] and v[0] alone are set, and the other rows lie behind those; as TileNeeds asks for.
-  bool in_one_piece = false;
-};
-
 // The K or the V rows of a tile.
 struct TileRows {
   const uint8_t* const* rows;
@@ -49,6 +39,19 @@ struct TileRows {
   const uint8_t* operator[](size_t i) const {
     return in_one_piece ? rows[0] + i * row_bytes : rows[i];
   }
+};
+
+struct KvTile {
+  const uint8_t* k[kTileTokens + kMaxAheadRows];  // past n: what is read after the last row
+  const uint8_t* v[kTileTokens + kMaxAheadRows];
+  uint32_t pos[kTileTokens];
+  size_t n = 0;
+  bool weighted = false;  // some row has a log-weight; only then is the weight array written
+  // k[0] and v[0] alone are set, and the other rows lie behind those; as TileNeeds asks for.
+  bool in_one_piece = false;
+
+  TileRows k_rows(size_t row_bytes) const { return {k, n, row_bytes, in_one_piece}; }
+  TileRows v_rows(size_t row_bytes) const { return {v, n, row_bytes, in_one_piece}; }
 };
 
 // What the reader of tiles needs.

@@ -51,9 +51,9 @@ typedef struct kvasir_geometry {
    * bf16 or less (int8). BF16: where a backend multiplies, it may round q, K, V and
    * exp(logit - max) to bf16 in ranges with KVASIR_ATTN_RANGE_PREFILL. In ranges without it, over K
    * and V in q8_0 and q4_0, it may round q to 8 bits, relative to the largest of a group's
-   * elements, and the product of exp(logit - max) and a value's scale relative to the largest
-   * exp(logit - max) times the largest scale of some keys: to 8 bits of at most 32 keys, to 16 bits
-   * of at most 128. Sums are f32 or exact always, and F32 allows none of it. */
+   * elements, and the product of exp(logit - max) and a value's scale: to 8 bits, relative to the
+   * largest exp(logit - max) times the largest scale of at most 32 keys, or to 16 bits, relative to
+   * those of at most 128 keys. Sums are f32 or exact always, and F32 allows none of it. */
   uint32_t compute;
   /* Since 0.2. Blocks per page of records (kvasir_slab); 0: not known. */
   uint32_t page_blocks;
