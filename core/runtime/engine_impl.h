@@ -91,6 +91,9 @@ struct Engine::Impl {
   void advance_drafts(const StepItem& item, const Plan::Done& done, ItemResult& result);
   void drop_drafts(SequenceId id);
   void name_content(std::span<const StepItem> items, const Plan& plan) const;
+  // The queries whose logits write_logits() computes, ascending; of a recomputation all, for it is
+  // known at the end which are left.
+  static std::vector<uint32_t> queries_of_logits(std::span<const StepItem> items, const Plan& plan);
   void write_logits(std::span<const StepItem> items, const Plan& plan);
   // Tokens of a recomputation that were not narrowed away.
   static uint32_t queries_left(const Plan& plan, const Sequence& seq);

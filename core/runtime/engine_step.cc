@@ -272,6 +272,24 @@ void Engine::Impl::advance(Sequence& seq, std::span<const TokenId> tokens) const
   seq.kv_len += n;
 }
 
+std::vector<uint32_t> Engine::Impl::queries_of_logits(std::span<const StepItem> items,
+                                                      const Plan& plan) {
+  std::vector<uint32_t> queries;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Plan::Done& done = plan.items[i];
+    if (!done.seq || (items[i].logits.empty() && !items[i].all_logits)) continue;
+    if (!items[i].recompute.empty()) {
+      for (uint32_t q = 0; q < items[i].recompute.size(); ++q) queries.push_back(done.query[0] + q);
+    } else if (items[i].all_logits || !done.leaves.empty()) {
+      queries.insert(queries.end(), done.query.begin(), done.query.end());
+    } else {
+      queries.push_back(done.query.back());
+    }
+  }
+  std::sort(queries.begin(), queries.end());
+  return queries;
+}
+
 // The last tokens of all items, and every token that is to be verified, in one product.
 void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& plan) {
   constexpr uint32_t kLogitTokens = StepBuffers::kLogitTokens;
@@ -356,7 +374,7 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
       m.loop.run_given(plan.lanes, static_cast<uint32_t>(plan.tokens.size()), items[0].given,
                        items[0].given_turn);
     else
-      m.loop.run(plan.lanes, plan.tokens);
+      m.loop.run(plan.lanes, plan.tokens, Impl::queries_of_logits(items, plan));
     each_sequence([&](Sequence& seq, const StepItem& item) {
       if (!seq.fault && adds_tokens(item)) m.advance(seq, item.tokens);
     });

@@ -96,6 +96,7 @@ class DeviceModel final : public Model {
                    float* v) const override;
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
+  bool ends_at_logits() const override { return false; }  // the last layer's rows stay there, all
   void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
   void project_turned(uint32_t layer, const float* x, uint32_t n, std::span<const Turn> turns,

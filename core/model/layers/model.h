@@ -78,6 +78,9 @@ class Model {
   // h += o Wo, normalised where the model does. o: of the host, or projected_on_device()'s.
   virtual void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const = 0;
   virtual void ffn(uint32_t layer, float* h, uint32_t n) const = 0;  // h += ffn(norm(h))
+  // Whether the last layer's attn_output() and ffn() may be left out for tokens whose logits nobody
+  // asks for.
+  virtual bool ends_at_logits() const { return true; }
   // Both: what lies between them need not leave a device.
   virtual void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const {
     attn_output(layer, o, n, h);

@@ -40,6 +40,7 @@ class PrescribedModel final : public Model {
                    float* v) const override;
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t, float*, uint32_t) const override {}
+  bool ends_at_logits() const override { return false; }  // Output is told of all
   void logits(const float* h, uint32_t n, float* out) const override;
   uint64_t weight_bytes() const override { return 0; }
   uint64_t weight_bytes_per_token() const override { return 0; }

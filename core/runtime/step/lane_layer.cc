@@ -189,14 +189,18 @@ void LaneLayer::attend(Lane& lane, Pass& pass) {
 }
 
 Piece LaneLayer::attended_of(const Lane& lane, uint32_t layer, const Piece& piece) const {
-  if (!piece.given) return piece;
+  const bool selects = lane.run.context.selects_in_prefill();
+  const bool ends_layers = piece.prefills() && b_.computes_what_is_wanted(layer);
+  if (!piece.given && (!ends_layers || selects)) return piece;
   uint32_t n = lane.run.observe.n_asked(layer, piece);
   for (const Lane::Followers& f : lane.followers)
     n = std::max(n, f.lane->run.observe.n_asked(layer, piece));
-  if (piece.given_to == GivenTo::kFew) {
+  if (!piece.given) {
+    n = std::max(n, b_.n_wanted(piece));
+  } else if (piece.given_to == GivenTo::kFew) {
     const bool ends = piece.flags & KVASIR_STEP_LAST_PIECE;
     n = std::min(n, ends ? kGivenQueriesAtEnd : kGivenQueriesPerPiece);
-  } else if (lane.run.context.selects_in_prefill()) {
+  } else if (selects) {
     n = piece.n_q;
   }
   Piece out = piece;

@@ -29,7 +29,7 @@ class LaneLayer {
   void attend(Lane& lane, Pass& pass);
   void attend_queries(Lane& lane, const Pass& pass);
   // The piece with those of its queries that are attended: all, but of a piece that was given
-  // (step/given.h). n_q = 0: none is.
+  // (step/given.h), and in the last layer of a prompt's (StepBuffers::wanted). n_q = 0: none is.
   Piece attended_of(const Lane& lane, uint32_t layer, const Piece& piece) const;
   void attend_pieces(Lane& lane, Pass& pass);
   // A piece of a prompt, slice by slice as selectors ask.

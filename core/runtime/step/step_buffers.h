@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/model/layers/model.h"
@@ -25,9 +26,15 @@ struct StepBuffers {
   Activations activations(bool has_constant) const;
   KvRows kv_of(const Piece& piece) const;
   AttentionRows attention_rows();
+  // Whether the layer computes behind its projections what is wanted, and that alone: the last one,
+  // where the model ends at logits.
+  bool computes_what_is_wanted(uint32_t layer) const;
+  // The piece's queries from the first on that is wanted.
+  uint32_t n_wanted(const Piece& piece) const;
 
-  uint64_t d_model, q_width, k_width, v_width;  // floats per token
-  uint32_t n = 0;                               // queries of the step
+  uint64_t d_model, q_width, k_width, v_width, o_width;  // floats per token
+  uint32_t n = 0;                                        // queries of the step
+  std::span<const uint32_t> wanted;  // ascending, of these: whose hidden states are read in the end
   std::vector<float> h, x, q, k, v, o, logits, q_constant;
   // Where q, k and v of the layer lie, and o and lse go to, instead.
   std::optional<Model::Projected> on_device;

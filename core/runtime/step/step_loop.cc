@@ -57,6 +57,7 @@ std::span<const float> StepLoop::logits(const float* hidden, uint32_t n) {
 void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
   timer_.begin(lanes.size());
   b_.n = n;
+  b_.wanted = {};
   for (const Lane& lane : lanes) {
     for (const Piece& piece : lane.pieces) {
       const auto at = b_.positions.begin() + piece.q_begin;
@@ -68,8 +69,10 @@ void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
   }
 }
 
-void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
+void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens,
+                   std::span<const uint32_t> wanted) {
   begin(lanes, static_cast<uint32_t>(tokens.size()));
+  b_.wanted = wanted;
   hidden_is_unchecked_ = false;  // of a step that was given up
   begin_placing(lanes);
   load_ahead(lanes, 0);
@@ -175,6 +178,8 @@ void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
       guard_pieces(lane.pieces, [&] { lane.run.select.read_dense_ahead(layer, lane.pieces); });
     });
   }
+  if (b_.computes_what_is_wanted(layer) && b_.wanted.size() < b_.n)
+    return timer_.in_model([&] { finish_wanted(layer); });
   std::vector<std::pair<Lane*, Pass>> foreseen;
   for (Lane& lane : lanes) {
     if (!lane.run.select.foresees(layer)) continue;
@@ -187,6 +192,23 @@ void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
   timer_.in_model([&] { model_.attn_output(layer, b_.attention_rows().o, b_.n, b_.h.data()); });
   for (auto& [lane, pass] : foreseen) foresee(*lane, pass);
   timer_.in_model([&] { model_.ffn(layer, b_.h.data(), b_.n); });
+}
+
+void StepLoop::finish_wanted(uint32_t layer) {
+  const auto n = static_cast<uint32_t>(b_.wanted.size());
+  if (n == 0) return;
+  const uint64_t o_width = b_.o_width;
+  o_wanted_.resize(n * o_width);
+  h_wanted_.resize(n * b_.d_model);
+  for (uint32_t i = 0; i < n; ++i) {
+    std::copy_n(b_.o.data() + b_.wanted[i] * o_width, o_width, o_wanted_.data() + i * o_width);
+    std::copy_n(b_.h.data() + b_.wanted[i] * b_.d_model, b_.d_model,
+                h_wanted_.data() + i * b_.d_model);
+  }
+  model_.finish_layer(layer, o_wanted_.data(), n, h_wanted_.data());
+  for (uint32_t i = 0; i < n; ++i)
+    std::copy_n(h_wanted_.data() + i * b_.d_model, b_.d_model,
+                b_.h.data() + b_.wanted[i] * b_.d_model);
 }
 
 // Numbers are checked in the layer where they stop being finite: whatever reads them later would be

@@ -20,14 +20,16 @@ class StepLoop {
   StepLoop(const Model& model, uint32_t max_tokens);
 
   // Appends `tokens`, which the pieces of all lanes divide up by q_begin and n_q, to their
-  // sequences and leaves the last hidden states for hidden(). Pieces whose sequence failed
-  // disappear from the lanes. Throws only what concerns every piece (the model's own errors).
-  void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens);
+  // sequences and leaves the last hidden states of `wanted`, queries in ascending order, for
+  // hidden(). Pieces whose sequence failed disappear from the lanes. Throws only what concerns
+  // every piece (the model's own errors).
+  void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens,
+           std::span<const uint32_t> wanted);
   // The same for n tokens of one piece, whose projections are given: the model computes nothing and
   // hidden() says nothing. turn: StepItem::given_turn.
   void run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given,
                  std::span<const int32_t> turn);
-  // Appends those of the queries to `to`, [queries][d_model].
+  // Appends those of the queries, which were wanted, to `to`, [queries][d_model].
   void hidden(std::span<const uint32_t> queries, std::vector<float>& to);
   // hidden [n][d_model], n at most StepBuffers::kLogitTokens. Returns [n][vocab], until the next
   // call. Error(kInput) when a logit is not finite.
@@ -48,6 +50,8 @@ class StepLoop {
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
   // What comes behind its attention.
   void finish_layer(uint32_t layer, std::vector<Lane>& lanes);
+  // The others' hidden states stay those of the layer before, and nobody reads them.
+  void finish_wanted(uint32_t layer);
   // fn(piece) of all that is computed in the lane; what it throws ends the piece.
   template <class Fn>
   void each_piece(Lane& lane, const Fn& fn) const;
@@ -81,6 +85,7 @@ class StepLoop {
   StepTimer timer_;
   LaneLayer lane_layer_{b_, timer_};
   std::vector<float> x_decode_, q_target_;  // of speculate() and foresee()
+  std::vector<float> o_wanted_, h_wanted_;  // of finish_wanted()
   bool hidden_is_unchecked_ = false;        // of the layer before
 };
 

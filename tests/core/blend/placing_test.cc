@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/core/blend/support.h"
+#include "tests/support/forwarded_model.h"
 
 namespace {
 using namespace kvasir;
@@ -17,32 +18,13 @@ constexpr uint32_t kWidth = 2 * 16;  // two kv heads of 16
 const std::vector<uint32_t> kOrder = {2, 0, 1, 4, 3};
 
 // A model whose feed-forward takes a while without a processor, as one on a device would.
-class SleepingModel : public Model {
+class SleepingModel final : public ForwardedModel {
  public:
-  explicit SleepingModel(const Model& model) : model_(model) {}
-  const ModelShape& shape() const override { return model_.shape(); }
-  const RopeTable& rope(uint32_t layer) const override { return model_.rope(layer); }
-  void embed(std::span<const int32_t> ids, float* h) const override { model_.embed(ids, h); }
-  void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override {
-    model_.attn_norm(layer, h, n, x);
-  }
-  void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
-                   float* v) const override {
-    model_.project_qkv(layer, x, n, q, k, v);
-  }
-  void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override {
-    model_.attn_output(layer, o, n, h);
-  }
+  using ForwardedModel::ForwardedModel;
   void ffn(uint32_t layer, float* h, uint32_t n) const override {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    model_.ffn(layer, h, n);
+    ForwardedModel::ffn(layer, h, n);
   }
-  void logits(const float* h, uint32_t n, float* out) const override { model_.logits(h, n, out); }
-  uint64_t weight_bytes() const override { return model_.weight_bytes(); }
-  uint64_t weight_bytes_per_token() const override { return model_.weight_bytes_per_token(); }
-
- private:
-  const Model& model_;
 };
 
 }  // namespace

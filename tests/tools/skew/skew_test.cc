@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "tests/support/dense_loop.h"
+#include "tests/support/forwarded_model.h"
 #include "tests/tools/skew/skew_sample.h"
 
 namespace {
@@ -22,34 +23,20 @@ using namespace kvasir;
 using test::skew_sample;
 
 // Passes everything on and keeps queries and keys, before RoPE.
-class Listener : public Model {
+class Listener final : public test::ForwardedModel {
  public:
   explicit Listener(const Model& model)
-      : model_(model), q_(model.shape().n_layers), k_(q_.size()) {}
-  const ModelShape& shape() const override { return model_.shape(); }
-  const RopeTable& rope(uint32_t layer) const override { return model_.rope(layer); }
-  void embed(std::span<const int32_t> ids, float* h) const override { model_.embed(ids, h); }
-  void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override {
-    model_.attn_norm(layer, h, n, x);
-  }
+      : ForwardedModel(model), q_(model.shape().n_layers), k_(q_.size()) {}
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                    float* v) const override {
-    model_.project_qkv(layer, x, n, q, k, v);
+    ForwardedModel::project_qkv(layer, x, n, q, k, v);
     q_[layer].insert(q_[layer].end(), q, q + uint64_t{n} * shape().n_q_heads * shape().head_dim);
     k_[layer].insert(k_[layer].end(), k, k + uint64_t{n} * shape().n_kv_heads * shape().head_dim);
   }
-  void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override {
-    model_.attn_output(layer, o, n, h);
-  }
-  void ffn(uint32_t layer, float* h, uint32_t n) const override { model_.ffn(layer, h, n); }
-  void logits(const float* h, uint32_t n, float* out) const override { model_.logits(h, n, out); }
-  uint64_t weight_bytes() const override { return model_.weight_bytes(); }
-  uint64_t weight_bytes_per_token() const override { return model_.weight_bytes_per_token(); }
   const std::vector<float>& q(uint32_t layer) const { return q_[layer]; }
   const std::vector<float>& k(uint32_t layer) const { return k_[layer]; }
 
  private:
-  const Model& model_;
   mutable std::vector<std::vector<float>> q_, k_;
 };
 

@@ -18,7 +18,8 @@ namespace kvasir::tool {
 namespace {
 
 constexpr uint32_t kSampleTokens = 128;
-constexpr uint32_t kWarmUpTokens = 8;
+// Before anything is measured: a whole step of a prompt, which touches all memory of a step.
+constexpr uint32_t kWarmUpPrompt = 512, kWarmUpTokens = 8;
 
 double ms(uint64_t nanos) { return static_cast<double>(nanos) / 1e6; }
 
@@ -30,15 +31,6 @@ std::vector<TokenId> random_tokens(const Model& model, uint32_t n, uint64_t seed
     if (model.has_token(id)) out.push_back(id);
   }
   return out;
-}
-
-// Of the matrices of all layers, for one token.
-double multiply_adds_of_layers(const ModelShape& s) {
-  const double d = s.d_model, q = double{1.0} * s.n_q_heads * s.head_dim,
-               k = double{1.0} * s.n_kv_heads * s.head_dim,
-               v = double{1.0} * s.n_kv_heads * s.v_head_dim,
-               o = double{1.0} * s.n_q_heads * s.v_head_dim;
-  return s.n_layers * (d * (q + k + v + o) + 3.0 * d * s.d_ff);
 }
 
 template <class Value>
@@ -74,7 +66,7 @@ double ModelRow::bytes_per_second() const { return bytes_per_token() * speed().m
 
 double ModelRow::flops() const {
   if (test.n_prompt == 0 || product_seconds <= 0) return 0;
-  return 2.0 * dense_multiply_adds * test.n_prompt / product_seconds;
+  return 2.0 * static_cast<double>(multiply_adds) / product_seconds;
 }
 
 double ModelRow::attended_share() const {
@@ -209,7 +201,7 @@ std::vector<ModelRow> ModelBench::measure(uint32_t n_repetitions) {
   std::vector<std::vector<Sample>> samples(n);
   for (size_t i = 0; i < n; ++i) {  // pages touched, weights and tables in their caches
     ModelTest test = tests_[i % tests_.size()];
-    test.n_prompt = std::min(test.n_prompt, kWarmUpTokens);
+    test.n_prompt = std::min(test.n_prompt, kWarmUpPrompt);
     test.n_generate = std::min(test.n_generate, kWarmUpTokens);
     run(i / tests_.size(), test);
   }
@@ -250,7 +242,7 @@ ModelRow ModelBench::row(size_t arm, const ModelTest& test,
       middle([](const Sample& s) { return static_cast<double>(s.times.products()) / 1e9; });
   out.weight_bytes = model_->weight_bytes_per_token();
   out.device_weight_bytes = model_->placement().weight_bytes;
-  out.dense_multiply_adds = multiply_adds_of_layers(model_->shape());
+  out.multiply_adds = samples.back().times.multiply_adds;
   out.counted = samples.back().counted;
   out.device_bytes_read = engine_->device_bytes_read(strategy_of(arm), out.counted);
   return out;

@@ -44,7 +44,7 @@ struct ModelRow {
   Engagement counted;                // of one repetition
   uint64_t device_bytes_read = 0;    // of what that read, in a device's memory
   double product_seconds = 0;        // in projections and FFN: median of the repetitions
-  double dense_multiply_adds = 0;    // of the layers' matrices, of one token
+  uint64_t multiply_adds = 0;        // of the layers' matrices, in one repetition
 
   Typical speed() const;  // tokens/s
   // Of decoded tokens: weights, K, V and what choosing read, of main memory and of a device's. 0

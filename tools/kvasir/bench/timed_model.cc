@@ -16,6 +16,14 @@ void timed(uint64_t& nanos, const Fn& fn) {
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
 }
 
+// Of one token.
+uint64_t in_qkv(const ModelShape& s) {
+  return uint64_t{s.d_model} * (uint64_t{s.n_q_heads + s.n_kv_heads} * s.head_dim +
+                                uint64_t{s.n_kv_heads} * s.v_head_dim);
+}
+uint64_t in_output(const ModelShape& s) { return uint64_t{s.d_model} * s.n_q_heads * s.v_head_dim; }
+uint64_t in_ffn(const ModelShape& s) { return uint64_t{3} * s.d_model * s.d_ff; }
+
 }  // namespace
 
 void TimedModel::embed(std::span<const int32_t> ids, float* h) const {
@@ -29,6 +37,7 @@ void TimedModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x)
 void TimedModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                              float* v) const {
   timed(times_.projections, [&] { inner().project_qkv(layer, x, n, q, k, v); });
+  times_.multiply_adds += n * in_qkv(shape());
   if (on_project) on_project(layer, n, q, k, v);
 }
 
@@ -37,14 +46,17 @@ void TimedModel::project_turned(uint32_t layer, const float* x, uint32_t n,
                                 std::span<const Turn> turns, float* q, float* k, float* v) const {
   if (on_project) return WrappedModel::project_turned(layer, x, n, turns, q, k, v);
   timed(times_.projections, [&] { inner().project_turned(layer, x, n, turns, q, k, v); });
+  times_.multiply_adds += n * in_qkv(shape());
 }
 
 void TimedModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
   timed(times_.projections, [&] { inner().attn_output(layer, o, n, h); });
+  times_.multiply_adds += n * in_output(shape());
 }
 
 void TimedModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   timed(times_.ffn, [&] { inner().ffn(layer, h, n); });
+  times_.multiply_adds += n * in_ffn(shape());
 }
 
 void TimedModel::logits(const float* h, uint32_t n, float* out) const {

@@ -13,7 +13,7 @@ class TimedModel final : public WrappedModel {
  public:
   using WrappedModel::WrappedModel;
 
-  // Nanoseconds since reset().
+  // Since reset_times(), in nanoseconds.
   struct Times {
     uint64_t projections = 0;  // of attention: its norm, q, k, v and the output's; on a device with
                                // RoPE, and without the output's, which is in ffn; where q, k and v
@@ -21,6 +21,7 @@ class TimedModel final : public WrappedModel {
     uint64_t ffn = 0;          // with its norm
     uint64_t logits = 0;       // with the last norm, and embedding rows
     uint64_t products() const { return projections + ffn; }
+    uint64_t multiply_adds = 0;  // of products(), with the layers' matrices
   };
   const Times& times() const { return times_; }
   void reset_times() { times_ = {}; }

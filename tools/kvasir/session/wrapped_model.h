@@ -33,6 +33,7 @@ class WrappedModel : public Model {
     model_->attn_output(layer, o, n, h);
   }
   void ffn(uint32_t layer, float* h, uint32_t n) const override { model_->ffn(layer, h, n); }
+  bool ends_at_logits() const override { return model_->ends_at_logits(); }
   void logits(const float* h, uint32_t n, float* out) const override { model_->logits(h, n, out); }
   void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override {
     model_->query_ahead(layer, h, n, x, q);
