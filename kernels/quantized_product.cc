@@ -427,6 +427,28 @@ struct PanelAhead {
   }
 };
 
+// The rows of the next tile, block by block. Many rows come from the third cache: on a Zen 4 whose
+// neighbours use it, too, prompts take 0.91 to 0.95 of the time by asking, and as long in quiet
+// minutes.
+class RowsAhead {
+ public:
+  RowsAhead(const QuantizedBlock& next, size_t row)
+      : q_(next.q), begins_group_(row % kQuantizedGroup == 0) {}
+  HWY_INLINE void ask() {
+    constexpr size_t kRowBytes = kTileRows * kQuantizedInputs;
+    for (size_t i = 0; i < kRowBytes; i += kLineBytes) __builtin_prefetch(q_ + i, 0, 3);
+    // Behind q those numbers of all rows of the group that a tile reads.
+    constexpr size_t kNumbers = kQuantizedGroup * kQuantizedInputs;
+    if (begins_group_)
+      for (size_t i = 0; i < 2; ++i) __builtin_prefetch(q_ + kNumbers + i * kLineBytes, 0, 3);
+    q_ += kQuantizedGroup * QuantizedBlock::kBytes;
+  }
+
+ private:
+  const int8_t* q_;
+  bool begins_group_;
+};
+
 // total += the inputs of one scale, as segment() does, of a slice. With a table of scales
 // sums begin at the bits of the row's origin, which holds the power of two of its scale.
 template <UnpackedLayout kLayout, WeightRange kRange, size_t kHalf, size_t kRows>
@@ -474,7 +496,7 @@ HWY_INLINE void slice_segment(const QuantizedBlock& x, const uint8_t* at,
 // Rows times a slice.
 template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows>
 HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY_RESTRICT at,
-                           const SliceSums& sums) {
+                           const SliceSums& sums, RowsAhead* next) {
   const Tag d;
   SumsF<kRows, kSliceVectors> total;
   const auto for_sums = [&](const auto& fn) HWY_ATTR {
@@ -492,6 +514,7 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
     for_sums([&](size_t, size_t, VecF& sum) HWY_ATTR { sum = hn::Zero(d); });
   }
   for (size_t i = 0; i < n_blocks; ++i, x.advance(kQuantizedGroup), at += kLayout.block_bytes()) {
+    if (next) next->ask();
     slice_segment<kLayout, kRange, 0, kRows>(x, at, total);
     if constexpr (kLayout.scales_per_block == 2)
       slice_segment<kLayout, kRange, 1, kRows>(x, at, total);
@@ -507,7 +530,7 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
 template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows>
 HWY_NOINLINE void slice_rows(const QuantizedBlock& x, size_t n_blocks, const uint8_t* at,
                              const SliceSums& sums) {
-  slice_tile<kLayout, kRange, kRows>(x, n_blocks, at, sums);
+  slice_tile<kLayout, kRange, kRows>(x, n_blocks, at, sums, nullptr);
 }
 
 // Rows [begin, end) of x, of whole groups: inputs [from, from + n) times a slice.
@@ -526,10 +549,13 @@ HWY_NOINLINE void multiply_slice(const Product& p, size_t from, size_t n, const 
           // With AVX-512 a tile has so few inputs that it would wait for the arguments of a call to
           // come back from memory: a sixth of the time on Zen 5. With AVX2 gcc 12 would run out of
           // registers here.
-          if constexpr (kRows == kTileRows && kLevels > 1)
-            slice_tile<kLayout, kRange, kRows>(block, n_blocks, at, sums);
-          else
+          if constexpr (kRows == kTileRows && kLevels > 1) {
+            const size_t row_behind = row + kRows < p.end ? row + kRows : p.begin;
+            RowsAhead next(x.block(row_behind, from / kQuantizedInputs, p.n_in), row_behind);
+            slice_tile<kLayout, kRange, kRows>(block, n_blocks, at, sums, &next);
+          } else {
             slice_rows<kLayout, kRange, kRows>(block, n_blocks, at, sums);
+          }
         });
     sums.advance(n_rows);
   }
