@@ -1,4 +1,5 @@
-// A model that another one computes, for tests that watch or change some of its calls.
+// A model that another one computes, in f32 on the host, for tests that watch or change some of its
+// calls. What Model's defaults say of such models is not asked for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "core/model/layers/model.h"
@@ -34,7 +33,7 @@ struct StepBuffers {
 
   uint64_t d_model, q_width, k_width, v_width, o_width;  // floats per token
   uint32_t n = 0;                                        // queries of the step
-  std::span<const uint32_t> wanted;  // ascending, of these: whose hidden states are read in the end
+  std::vector<uint32_t> wanted;  // ascending, of these: whose hidden states are read in the end
   std::vector<float> h, x, q, k, v, o, logits, q_constant;
   // Where q, k and v of the layer lie, and o and lse go to, instead.
   std::optional<Model::Projected> on_device;

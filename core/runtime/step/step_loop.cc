@@ -36,6 +36,10 @@ StepLoop::StepLoop(const Model& model, uint32_t max_tokens)
     : model_(model), b_(model, max_tokens) {}
 
 void StepLoop::hidden(std::span<const uint32_t> queries, std::vector<float>& to) {
+  for (const uint32_t query : queries)
+    if (!std::binary_search(b_.wanted.begin(), b_.wanted.end(), query))
+      throw Error(ErrorKind::kInternal,
+                  "the last hidden state of query " + std::to_string(query) + " was not wanted");
   for (size_t i = 0, n = 0; i < queries.size(); i += n) {
     for (n = 1; i + n < queries.size() && queries[i + n] == queries[i] + n;) ++n;
     timer_.in_model([&] { model_.read_hidden(b_.h.data(), queries[i], static_cast<uint32_t>(n)); });
@@ -57,7 +61,7 @@ std::span<const float> StepLoop::logits(const float* hidden, uint32_t n) {
 void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
   timer_.begin(lanes.size());
   b_.n = n;
-  b_.wanted = {};
+  b_.wanted.clear();
   for (const Lane& lane : lanes) {
     for (const Piece& piece : lane.pieces) {
       const auto at = b_.positions.begin() + piece.q_begin;
@@ -70,9 +74,9 @@ void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
 }
 
 void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens,
-                   std::span<const uint32_t> wanted) {
+                   std::vector<uint32_t> wanted) {
   begin(lanes, static_cast<uint32_t>(tokens.size()));
-  b_.wanted = wanted;
+  b_.wanted = std::move(wanted);
   hidden_is_unchecked_ = false;  // of a step that was given up
   begin_placing(lanes);
   load_ahead(lanes, 0);

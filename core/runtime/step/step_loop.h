@@ -23,13 +23,13 @@ class StepLoop {
   // sequences and leaves the last hidden states of `wanted`, queries in ascending order, for
   // hidden(). Pieces whose sequence failed disappear from the lanes. Throws only what concerns
   // every piece (the model's own errors).
-  void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens,
-           std::span<const uint32_t> wanted);
+  void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens, std::vector<uint32_t> wanted);
   // The same for n tokens of one piece, whose projections are given: the model computes nothing and
   // hidden() says nothing. turn: StepItem::given_turn.
   void run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given,
                  std::span<const int32_t> turn);
-  // Appends those of the queries, which were wanted, to `to`, [queries][d_model].
+  // Appends those of the queries to `to`, [queries][d_model]. Error(kInternal) for one that was not
+  // wanted.
   void hidden(std::span<const uint32_t> queries, std::vector<float>& to);
   // hidden [n][d_model], n at most StepBuffers::kLogitTokens. Returns [n][vocab], until the next
   // call. Error(kInput) when a logit is not finite.

@@ -18,8 +18,7 @@ namespace kvasir::tool {
 namespace {
 
 constexpr uint32_t kSampleTokens = 128;
-// Before anything is measured: a whole step of a prompt, which touches all memory of a step.
-constexpr uint32_t kWarmUpPrompt = 512, kWarmUpTokens = 8;
+constexpr uint32_t kWarmUpTokens = 8;
 
 double ms(uint64_t nanos) { return static_cast<double>(nanos) / 1e6; }
 
@@ -199,9 +198,11 @@ ModelBench::Sample ModelBench::run(size_t arm, const ModelTest& test) {
 std::vector<ModelRow> ModelBench::measure(uint32_t n_repetitions) {
   const size_t n = arms_.size() * tests_.size();
   std::vector<std::vector<Sample>> samples(n);
-  for (size_t i = 0; i < n; ++i) {  // pages touched, weights and tables in their caches
+  // Pages touched, weights and tables in their caches: a prompt's first step touches all of a
+  // step's.
+  for (size_t i = 0; i < n; ++i) {
     ModelTest test = tests_[i % tests_.size()];
-    test.n_prompt = std::min(test.n_prompt, kWarmUpPrompt);
+    test.n_prompt = std::min(test.n_prompt, engine_->max_step_tokens());
     test.n_generate = std::min(test.n_generate, kWarmUpTokens);
     run(i / tests_.size(), test);
   }

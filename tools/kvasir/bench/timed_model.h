@@ -21,7 +21,7 @@ class TimedModel final : public WrappedModel {
     uint64_t ffn = 0;          // with its norm
     uint64_t logits = 0;       // with the last norm, and embedding rows
     uint64_t products() const { return projections + ffn; }
-    uint64_t multiply_adds = 0;  // of products(), with the layers' matrices
+    uint64_t multiply_adds = 0;  // of products() with the layers' matrices, but in query_ahead()
   };
   const Times& times() const { return times_; }
   void reset_times() { times_ = {}; }
