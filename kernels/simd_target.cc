@@ -24,7 +24,7 @@ int64_t real_targets() {
 constexpr int kArchReqXcompPerm = 0x1023;  // asm/prctl.h, newer than Debian 12's oldest kernels
 constexpr int kTileData = 18;
 
-// Bit of edx of cpuid's leaf 7: 22 bf16 in tiles, 24 tiles.
+// Bit of edx of cpuid's leaf 7: 22 bf16 in tiles, 23 AVX512-FP16, 24 tiles.
 bool cpu_has(int bit) {
   unsigned a, b, c, d;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> bit & 1);
@@ -69,6 +69,11 @@ bool uses_bf16_tiles() {
   static const bool has = has_tiles() && cpu_has(22);
   // Highway's library, which all plugins share, knows of a pin: AVX-512 alone, without AVX2.
   return has && (hwy::SupportedTargets() & HWY_AVX2);
+}
+
+bool bf16_is_faster() {
+  static const bool is_faster = !cpu_has(23) || (has_tiles() && cpu_has(22));
+  return is_faster;
 }
 
 }  // namespace kvasir::kernels

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/simd_target.h"
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "tests/support/simd.h"
@@ -27,5 +29,16 @@ TEST_SUITE("kernels/simd_target") {
     CHECK(kvasir::kernels::set_simd_target("best"));
     CHECK(kvasir::kernels::simd_target_name() == best);
     CHECK(kvasir::kernels::uses_bf16_tiles() == tiles);
+  }
+
+  TEST_CASE("bf16 is slower than f32 on CPUs with AVX512-FP16 and without tiles, for any target") {
+    std::ifstream file("/proc/cpuinfo");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const bool has_fp16 =
+        text.find(" avx512_fp16") != std::string::npos && !kvasir::test::emulated();
+    const bool is_faster = !has_fp16 || kvasir::kernels::uses_bf16_tiles();
+    CHECK(kvasir::kernels::bf16_is_faster() == is_faster);
+    kvasir::test::for_each_simd_target(
+        [&] { CHECK(kvasir::kernels::bf16_is_faster() == is_faster); });
   }
 }

@@ -11,6 +11,6 @@ namespace kvasir {
 enum class Compute { kF32, kBF16, kInt8 };
 const char* name(Compute compute);        // "f32", "bf16", "int8"
 bool compute_supported(Compute compute);  // on this CPU
-Compute plain_compute();                  // bf16 where this CPU has it, else f32
+Compute plain_compute();                  // bf16 where this CPU has it and gains by it, else f32
 
 }  // namespace kvasir

@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "kernels/panel_product.h"
 #include "kernels/row_ops.h"
+#include "kernels/simd_target.h"
 
 // libgomp's; declared here because clang has no <omp.h> without its own OpenMP runtime.
 extern "C" void omp_set_num_threads(int n);
@@ -102,7 +103,8 @@ bool compute_supported(Compute compute) {
 }
 
 Compute plain_compute() {
-  return compute_supported(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;
+  const bool bf16 = kernels::bf16_is_faster() && compute_supported(Compute::kBF16);
+  return bf16 ? Compute::kBF16 : Compute::kF32;
 }
 
 struct OneDnnProducts::Impl {

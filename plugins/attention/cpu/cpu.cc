@@ -62,6 +62,7 @@ class Cpu {
   void bind(const kvasir_geometry& geometry) {
     geometry_ = std::make_unique<Geometry>(geometry);
     rounds_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
+    rounds_prompts_ = rounds_ && kernels::bf16_is_faster();
     in_tiles_ = kernels::uses_bf16_tiles();
     placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);
     queues_ = std::make_unique<attention::NodeQueues>(std::max(1u, placement_->n_nodes()));
@@ -328,7 +329,7 @@ class Cpu {
     tile.lse_stride = to.lse_stride;
     tile.mask = {attention::positions_of(*task.part) + task.q_begin, task.part->dist_min,
                  task.part->dist_max};
-    if (rounds_ && kernels::has_attention_prefill_bf16(shape)) {
+    if (rounds_prompts_ && kernels::has_attention_prefill_bf16(shape)) {
       const Memory memory(host_, worker,
                           kernels::attention_prefill_bf16_scratch_bytes(shape, task.n_q));
       return kernels::attention_prefill_bf16(shape, tile, rows, memory.get(), in_tiles_);
@@ -413,8 +414,9 @@ class Cpu {
 
   sdk::Host host_;
   const bool follows_model_;
-  bool rounds_ = false;    // what is multiplied may be rounded
-  bool in_tiles_ = false;  // of AMX
+  bool rounds_ = false;          // what is multiplied may be rounded
+  bool rounds_prompts_ = false;  // to bf16, where that is faster
+  bool in_tiles_ = false;        // of AMX
   std::unique_ptr<Geometry> geometry_;
   std::unique_ptr<sdk::HeadPlacement> placement_;
   std::unique_ptr<attention::NodeQueues> queues_;

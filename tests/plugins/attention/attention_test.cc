@@ -123,7 +123,8 @@ TEST_SUITE("plugins/attention") {
           kvasir::kernels::AttentionShape f16;
           f16.k_type = f16.v_type = kvasir::kernels::ElementType::kF16;
           const bool rounds =
-              flags ? kvasir::kernels::has_attention_prefill_bf16(f16) && is_half(format)
+              flags ? kvasir::kernels::has_attention_prefill_bf16(f16) &&
+                          kvasir::kernels::bf16_is_faster() && is_half(format)
                     : has_groups(format) && kvasir::kernels::attention_decode_integer_bits(
                                                 kvasir::kernels::ElementType::kQ8_0) > 0;
           const AttentionResult f32 = run_cpu(c, KVASIR_DTYPE_F32);
