@@ -108,8 +108,8 @@ inline bool in_one_piece(const TileRows& rows) {
 
 // ------------------------------------------------------------------ softmax of a tile
 
-// Lines that are asked for per vector of keys, see kPrefetchInSoftmax: half as many again, or twice
-// as many, gain less.
+// Lines that are asked for per vector of keys, see kPrefetchInSoftmaxOfIntegers: half as many again
+// (Zen 5), or twice as many, gain less.
 inline constexpr size_t kLinesInSoftmax = 4;
 
 // logits of HT query heads from head `first` on -> exp(logit - new maximum), in place, n of them: a
@@ -568,8 +568,9 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     if (!more) ask_for_results(shape, heads);
     functions.dot(shape, tile, s, {tile.v_rows(v_bytes), keys});
     std::optional<LinesAhead> lines;
-    if (kPrefetchInSoftmax && functions.add_in_integers && in_one_piece(keys))
-      lines.emplace(keys.rows[0], keys.n * keys.row_bytes);
+    const bool in_softmax =
+        functions.add_in_integers ? kPrefetchInSoftmaxOfIntegers : kPrefetchInSoftmaxOfFloats;
+    if (in_softmax && in_one_piece(keys)) lines.emplace(keys.rows[0], keys.n * keys.row_bytes);
     softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr,
                  lines ? &*lines : nullptr);
     functions.add(shape, tile, s, {keys, following.v_rows(v_bytes), lines ? lines->n_asked() : 0});
