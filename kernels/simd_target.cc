@@ -4,6 +4,8 @@
 
 #include <hwy/highway.h>
 
+#include "kernels/cpu_vendor.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -72,8 +74,8 @@ bool uses_bf16_tiles() {
 }
 
 bool bf16_is_faster() {
-  static const bool is_faster = !cpu_has(23) || (has_tiles() && cpu_has(22));
-  return is_faster;
+  static const bool has_slow_pairs = kIsIntel && cpu_has(23);
+  return !has_slow_pairs || uses_bf16_tiles();
 }
 
 }  // namespace kvasir::kernels

@@ -23,10 +23,10 @@ bool has_tiles();
 // target is in use.
 bool uses_bf16_tiles();
 
-// Whether products of bf16 take less time than those of f32, where this CPU has them: not on a CPU
-// with AVX512-FP16 and without tiles, as virtual machines may show it. Intel's CPUs since Sapphire
-// Rapids make one dot product of pairs (AVX512-BF16) in two cycles, which is half of the
-// multiply-adds that they make in f32.
+// Whether products of bf16 take less time than those of f32, where this CPU has them: not on
+// Intel's with AVX512-FP16 whose tiles are not used, as a virtual machine may hide them. Since
+// Sapphire Rapids these make one dot product of pairs (AVX512-BF16) in two cycles, which is half of
+// the multiply-adds that they make in f32.
 bool bf16_is_faster();
 
 }  // namespace kvasir::kernels

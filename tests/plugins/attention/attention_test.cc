@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention_decode.h"
 #include "kernels/attention_prefill_bf16.h"
+#include "kernels/simd_target.h"
 #include "tests/plugins/attention/attention_case.h"
 #include "tests/support/effort.h"
 #include "tests/support/simd.h"
