@@ -380,7 +380,8 @@ LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const Tile
   return {reinterpret_cast<const void* const*>(rows + ahead_rows(row_bytes)), row_bytes};
 }
 
-// products(ahead), asking for the next rows while `rows` are read. Where they lie behind each other
+// products(ahead), asking for the next rows while `rows` are read; for all of them, the few that
+// softmax asked for included. Where they lie behind each other
 // AVX2 asks without a branch: its steps read half a line, and with one per step f16 takes twice the
 // time in the cache (Zen 3). Products in f32 with groups take longer than their bytes: no order of
 // pieces shows there.
