@@ -145,7 +145,7 @@ MemoryBytes kv_in_memory(const Binding& binding, uint64_t kv_bytes, uint64_t win
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
                      const EngineOptions& options, uint64_t vocabulary_bytes) {
   const std::shared_ptr<const Binding> bound =
-      bind_pipeline(shape, model.compute, pipeline, options);
+      bind_pipeline(shape, model.may_round, pipeline, options);
   const Binding& binding = *bound;
   const kvasir_geometry& g = binding.geometry;
   const kvasir_storage_plan& storage = binding.storage;

@@ -84,6 +84,7 @@ class DeviceModel final : public Model {
   const ModelShape& shape() const override { return host_->shape(); }
   const RopeTable& rope(uint32_t layer) const override { return host_->rope(layer); }
   Compute compute() const override { return host_->compute(); }
+  bool may_round() const override { return host_->may_round(); }
   bool tokens_are_independent() const override { return exact_ && host_->tokens_are_independent(); }
   bool has_token(int32_t id) const override { return host_->has_token(id); }
   void embed(std::span<const int32_t> ids, float* h) const override {

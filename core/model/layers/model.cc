@@ -207,6 +207,7 @@ class GgufModel final : public Model {
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
   Compute compute() const override { return arithmetic_.compute; }
+  bool may_round() const override { return may_round_; }
   bool tokens_are_independent() const override { return arithmetic_.tokens_are_independent; }
   uint64_t weight_bytes() const override { return weights_memory_.size(); }
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
@@ -232,6 +233,7 @@ class GgufModel final : public Model {
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
   Arithmetic arithmetic_{};
+  bool may_round_;
   uint32_t max_tokens_;
   float* norm_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
@@ -245,6 +247,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       sliding_rope_(shape.sliding_rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
+      may_round_(options.compute != Compute::kF32),
       max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
   WeightLoader loader(&file, shape_, options);
@@ -408,7 +411,7 @@ Model::Memory plan(const GgufFile* file, const ModelShape& shape, const Model::O
   Model::Memory memory{
       loader.n_bytes(),
       scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(loader, options)),
-      loader.arithmetic(options.deterministic).compute};
+      options.compute != Compute::kF32};
   const DevicePart part(shape, options);
   if (part.is_empty()) return memory;
   // A shape's weights are taken to be those of a file in the type that is multiplied.

@@ -53,7 +53,7 @@ class Model {
   // What load() will allocate: weights after conversion, scratch. For `plan`, before loading.
   struct Memory {
     uint64_t weight_bytes, scratch_bytes;  // of main memory
-    Compute compute = Compute::kF32;       // as arithmetic() says
+    bool may_round = false;                // as the model will say
     uint64_t device_weight_bytes = 0, device_scratch_bytes = 0;
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
@@ -63,6 +63,9 @@ class Model {
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope(uint32_t layer) const = 0;
   virtual Compute compute() const { return Compute::kF32; }
+  // Whether attention may round what it multiplies (kvasir_geometry::compute): unless Options asked
+  // for kF32. compute() may be kF32 all the same, where this CPU gains nothing by bf16.
+  virtual bool may_round() const { return false; }
   // Whether a token has the same bits whatever other tokens share its call.
   virtual bool tokens_are_independent() const { return true; }
   // Whether embed() takes the id.

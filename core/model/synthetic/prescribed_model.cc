@@ -7,7 +7,7 @@
 namespace kvasir {
 
 PrescribedModel::PrescribedModel(const Geometry& geometry, Project project, Output output)
-    : compute_(geometry.compute),
+    : may_round_(geometry.may_round),
       rope_(geometry.rope, geometry.max_context),
       project_(std::move(project)),
       output_(std::move(output)) {

@@ -25,14 +25,14 @@ class PrescribedModel final : public Model {
     uint32_t n_layers = 1, n_q_heads = 1, n_kv_heads = 1, head_dim = 64, v_head_dim = 64;
     uint32_t max_context = 4096;
     RopeConfig rope{};
-    float softmax_scale = 0.0f;       // 0: 1 / sqrt(head_dim)
-    Compute compute = Compute::kF32;  // what plugins are told
+    float softmax_scale = 0.0f;  // 0: 1 / sqrt(head_dim)
+    bool may_round = false;
   };
   PrescribedModel(const Geometry& geometry, Project project, Output output);
 
   const ModelShape& shape() const override { return shape_; }
   const RopeTable& rope(uint32_t) const override { return rope_; }
-  Compute compute() const override { return compute_; }
+  bool may_round() const override { return may_round_; }
   bool has_token(int32_t) const override { return true; }
   void embed(std::span<const int32_t> ids, float* h) const override;
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
@@ -47,7 +47,7 @@ class PrescribedModel final : public Model {
 
  private:
   ModelShape shape_;
-  Compute compute_;
+  bool may_round_;
   RopeTable rope_;
   Project project_;
   Output output_;

@@ -70,6 +70,7 @@ RunIdentity run_identity(const Model& model, uint64_t model_hash, const Pipeline
   text.add("model", model_hash).add("architecture", shape.architecture);
   text.add("compute", std::string(name(model.compute())));
   text.add("plain matrices", std::string(name(plain_compute())));
+  text.add("attention may round", uint64_t{model.may_round()});
   text.add("deterministic", uint64_t{model.tokens_are_independent()});
   if (const std::string placement = model.placement().text(); !placement.empty())
     text.add("on a device", placement);

@@ -225,7 +225,7 @@ uint32_t Binding::n_sliding_layers() const {
                                std::count(sliding_windows.begin(), sliding_windows.end(), 0u));
 }
 
-std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute compute,
+std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, bool may_round,
                                              Pipeline& pipeline, const EngineOptions& options) {
   const auto made = std::make_shared<Binding>();
   pipeline.bound_to.push_back(made);
@@ -236,7 +236,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
   binding.sliding_windows = shape.sliding_windows;
   const bool unrotated = needs_unrotated(pipeline);
   g = geometry_of(shape, cache, options, unrotated);
-  g.compute = compute == Compute::kF32 ? KVASIR_DTYPE_F32 : KVASIR_DTYPE_BF16;
+  g.compute = may_round ? KVASIR_DTYPE_BF16 : KVASIR_DTYPE_F32;
   g.dense_layers = binding.dense_bits.data();
   if (pipeline.names_files && options.model_hash) g.model_hash = options.model_hash();
   if (!binding.sliding_windows.empty()) {

@@ -44,11 +44,11 @@ struct Binding {
 };
 
 // Validates, binds and asks storage, attention, representative and selectors, in this order; only
-// the sizes, seed and model_hash of `options` matter. The pipeline keeps it, too: plugins point
-// into it until they are destroyed. A storage or backend that is bound already, because the
-// pipeline shares it, is only asked. Throws Error(kInput) for plugins that do not fit each other,
-// the strategy or the shape, PluginError for what a plugin refuses.
-std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute compute,
+// the sizes, seed and model_hash of `options` matter. may_round: as Model says. The pipeline keeps
+// it, too: plugins point into it until they are destroyed. A storage or backend that is bound
+// already, because the pipeline shares it, is only asked. Throws Error(kInput) for plugins that do
+// not fit each other, the strategy or the shape, PluginError for what a plugin refuses.
+std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, bool may_round,
                                              Pipeline& pipeline, const EngineOptions& options);
 
 // Whether share_plugins() would take the storage of `from`.

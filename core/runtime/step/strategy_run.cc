@@ -34,7 +34,7 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
                          HostServices& services, const EngineOptions& options,
                          const StrategyRun* first)
     : pipeline(shared_with(std::move(pipeline_in), first)),
-      binding(bind_pipeline(model.shape(), model.compute(), pipeline, options)),
+      binding(bind_pipeline(model.shape(), model.may_round(), pipeline, options)),
       bridge(has_storage_of(first, pipeline) ? first->bridge
                                              : std::make_shared<MemoryBridge>(*pipeline.storage)),
       window_bridge(!pipeline.is_hybrid() ? nullptr

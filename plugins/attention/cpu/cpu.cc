@@ -33,9 +33,8 @@ constexpr const char* kArithmetic[] = {"auto", "f32"};
 constexpr std::array kOptions = {
     sdk::enum_option(
         {.key = "arithmetic",
-         .help = "where the model computes in bf16 or int8: prompts in bf16 over K and V "
-                 "in f16 or bf16, decoded tokens in integers over q8_0 and q4_0 (auto), "
-                 "or f32 always"},
+         .help = "without --compute f32: prompts in bf16 over K and V in f16 or bf16, decoded "
+                 "tokens in integers over q8_0 and q4_0 (auto), or f32 always"},
         kArithmetic, 0),
 };
 

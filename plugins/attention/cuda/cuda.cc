@@ -47,9 +47,8 @@ constexpr const char* kInstructions[] = {"auto", "portable", "hopper"};
 enum InstructionsChoice { kAuto, kPortable, kHopper };
 constexpr std::array kOptions = {
     sdk::enum_option({.key = "arithmetic",
-                      .help = "of a prompt's queries: products in the type of K and V where the "
-                              "model computes in bf16 or int8 and both are f16, or both bf16 "
-                              "(auto), or f32 always"},
+                      .help = "of a prompt's queries: without --compute f32 products in the type "
+                              "of K and V where both are f16, or both bf16 (auto), or f32 always"},
                      kArithmetic, 0),
     sdk::int_option({.key = "partial_mib",
                      .help = "MiB of device memory for partial results: a prompt's queries are "

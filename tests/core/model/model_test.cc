@@ -350,4 +350,10 @@ TEST_CASE("int8 of weights that are not quantised is this CPU's plain arithmetic
   CHECK(model->compute() == plain_compute());
   CHECK(Model::arithmetic(test_model.file(), {Compute::kInt8, 4}).compute == plain_compute());
   CHECK(model->tokens_are_independent() == (plain_compute() == Compute::kF32));
+  // Attention may round, whatever the matrices are multiplied in, unless f32 is asked for.
+  const auto exact = Model::load(test_model.file(), pool, {Compute::kF32, 4});
+  CHECK(model->may_round());
+  CHECK(Model::plan_memory(test_model.file(), {Compute::kInt8, 4}).may_round);
+  CHECK_FALSE(exact->may_round());
+  CHECK_FALSE(Model::plan_memory(test_model.file(), {Compute::kF32, 4}).may_round);
 }

@@ -112,6 +112,10 @@ TEST_CASE("another strategy, model or a plugin that cannot save is named") {
         "accepted");
   CHECK(refusal(*bench.engine(kCache + kStrategies[0])).find("block_topk") != std::string::npos);
   CHECK(refusal(*other.engine(kCache + kStrategies[2])).find("kv heads = 2") != std::string::npos);
+  const auto rounding =
+      Model::load(*tiny_model(8, 2).file, test_pool(), {.compute = Compute::kInt8});
+  CHECK(refusal(*bench.engine(*rounding, kCache + kStrategies[2])).find("may round") !=
+        std::string::npos);
   const auto told = bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.told'\n");
   const auto stateful = told->open();
   prefill(*told, stateful, some_tokens(40, 4));

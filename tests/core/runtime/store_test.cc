@@ -143,6 +143,26 @@ TEST_CASE("whatever changes K and V has names of its own") {
             .restored == 0);
 }
 
+TEST_CASE("plugins are told whether attention may round, which is part of the name") {
+  const TempDir dir;
+  const auto prompt = some_tokens(131);
+  const std::string toml = cache() + kDense + stored(dir.path("store"));
+  const TinyModel tiny = tiny_model(8, 2);
+  const auto model_of = [&](Compute compute) {
+    Model::Options made;
+    made.compute = compute;  // of weights in f32: kInt8 may be f32, too
+    made.max_batch_tokens = 64;
+    return Model::load(*tiny.file, test_pool(), made);
+  };
+  const auto exact = model_of(Compute::kF32), free = model_of(Compute::kInt8);
+  Bench bench;
+  CHECK(bench.engine(*exact, toml, options())->geometry().compute == KVASIR_DTYPE_F32);
+  CHECK(bench.engine(*free, toml, options())->geometry().compute == KVASIR_DTYPE_BF16);
+  answer(toml, prompt, options(), nullptr, exact.get());
+  CHECK(answer(toml, prompt, options(), nullptr, free.get()).restored == 0);
+  CHECK(answer(toml, prompt, options(), nullptr, exact.get()).restored == 128);
+}
+
 TEST_CASE("compute type and independence of chunks are part of the name") {
   if (!compute_supported(Compute::kBF16)) {
     MESSAGE("SKIPPED: no bf16 products on this CPU");

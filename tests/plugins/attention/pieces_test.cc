@@ -152,7 +152,7 @@ TEST_SUITE("plugins/attention/pieces") {
 
   // Formats 0 and 2 are f16 and bf16, 100 mixes f16 with f32. Odd distances and lengths: keys that
   // are multiplied in pairs with others that some queries do not see, or that are not there yet.
-  TEST_CASE("the same where the model computes in bf16") {
+  TEST_CASE("the same where products may be rounded") {
     const auto check = [](Prompt prompt) {
       prompt.compute = KVASIR_DTYPE_BF16;
       for (const uint32_t format : {0u, 2u}) {

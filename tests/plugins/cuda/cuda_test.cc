@@ -372,7 +372,7 @@ TEST_SUITE("plugins/cuda") {
     CHECK(planned(1 << 20, 3) == planned(1 << 20, 2));
   }
 
-  TEST_CASE("prompts are multiplied in f16 or bf16 where the model computes so, and no more") {
+  TEST_CASE("prompts are multiplied in f16 or bf16 where that may be, and no more") {
     for (const uint32_t format : {0u, 2u}) {  // f16, bf16
       const auto run_with = [&](uint32_t compute, const OptionValues& options, bool is_mixed) {
         AttentionCase c(4, 2, 32, 32);

@@ -21,7 +21,7 @@ constexpr uint32_t kChunk = 512;
 
 PrescribedModel::Geometry geometry_of(const AttentionShape& s) {
   PrescribedModel::Geometry out;
-  out.compute = s.rounds ? Compute::kBF16 : Compute::kF32;
+  out.may_round = s.rounds;
   out.n_q_heads = s.n_q_heads;
   out.n_kv_heads = s.n_kv_heads;
   out.head_dim = out.v_head_dim = s.head_dim;

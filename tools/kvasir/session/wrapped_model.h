@@ -19,6 +19,7 @@ class WrappedModel : public Model {
   const ModelShape& shape() const override { return model_->shape(); }
   const RopeTable& rope(uint32_t layer) const override { return model_->rope(layer); }
   Compute compute() const override { return model_->compute(); }
+  bool may_round() const override { return model_->may_round(); }
   bool tokens_are_independent() const override { return model_->tokens_are_independent(); }
   bool has_token(int32_t id) const override { return model_->has_token(id); }
   void embed(std::span<const int32_t> ids, float* h) const override { model_->embed(ids, h); }
