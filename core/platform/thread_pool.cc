@@ -124,11 +124,18 @@ uint32_t checked_thread_count(const Topology& topology, uint32_t n_threads) {
   return n_threads != 0 ? n_threads : static_cast<uint32_t>(topology.cores().size());
 }
 
+enum class Split {
+  kPieces,     // of `grain` tasks, to whoever is free
+  kShares,     // even ones
+  kOwnShares,  // even ones, each on its own thread
+  kBalanced,   // even ones; who is done takes tasks of his node's workers
+};
+
 struct Job {
   const ThreadPool::Body* body = nullptr;
   uint64_t n_tasks = 0;
-  uint64_t grain = 0;          // 0: the even static split
-  bool needs_threads = false;  // each share on its own thread
+  uint64_t grain = 0;  // of kPieces
+  Split split = Split::kShares;
 };
 
 // The latest region whose share of one worker was begun, by that worker or for it. Regions come one
@@ -140,6 +147,46 @@ struct alignas(kCacheLine) Begun {
     uint32_t before = which - 1;
     return region.compare_exchange_strong(before, which);
   }
+};
+
+struct Tasks {
+  uint64_t begin, end;
+};
+
+// Tasks of a balanced share that nobody has begun, below 2^32: the first and, in the lower half of
+// the word, the end behind the last.
+class alignas(kCacheLine) Share {
+ public:
+  void set(Tasks tasks) { left_.store(word(tasks), std::memory_order_relaxed); }
+  // Of what is left the first quarter, or the last task; empty when nothing is.
+  Tasks take_first() {
+    return take([](Tasks left) -> Tasks {
+      return {left.begin, left.begin + (left.end - left.begin + kParts - 1) / kParts};
+    });
+  }
+  Tasks take_last() {
+    return take([](Tasks left) -> Tasks { return {std::max(left.begin, left.end - 1), left.end}; });
+  }
+
+ private:
+  // An exchange keeps the core from reading ahead: one per task would show.
+  static constexpr uint64_t kParts = 4;
+
+  static constexpr uint64_t word(Tasks tasks) { return tasks.begin << 32 | tasks.end; }
+  template <class Choose>
+  Tasks take(const Choose& choose) {
+    uint64_t seen = left_.load(std::memory_order_relaxed);
+    for (;;) {
+      const Tasks left{seen >> 32, seen & UINT32_MAX};
+      if (left.begin == left.end) return left;
+      const Tasks taken = choose(left);
+      const Tasks rest =
+          taken.begin == left.begin ? Tasks{taken.end, left.end} : Tasks{left.begin, taken.begin};
+      if (left_.compare_exchange_weak(seen, word(rest), std::memory_order_relaxed)) return taken;
+    }
+  }
+
+  std::atomic<uint64_t> left_{0};
 };
 
 // Which region the current thread is inside of, so that a nested call is recognised.
@@ -174,7 +221,7 @@ void run_piece(const Job& job, uint64_t piece, uint32_t worker) {
 }
 
 void run_serially(const Job& job, uint32_t worker) {
-  if (job.grain == 0) {
+  if (job.split != Split::kPieces) {
     (*job.body)(0, job.n_tasks, worker);
     return;
   }
@@ -195,7 +242,8 @@ struct ThreadPool::Impl {
   std::mutex callers;  // one region at a time, whichever thread asks
   WaitWord epoch;      // grows by one per region
   WaitWord pending;    // shares of other workers that are not finished, nor left to the caller
-  std::vector<Begun> begun;  // [workers], of 0 unused
+  std::vector<Begun> begun;   // [workers], of 0 unused
+  std::vector<Share> shares;  // [workers]
   alignas(kCacheLine) std::atomic<uint64_t> next_piece{0};
   alignas(kCacheLine) std::atomic<bool> failed{false};
   Job job;
@@ -210,6 +258,8 @@ struct ThreadPool::Impl {
   void take_over();
   void worker_loop(uint32_t worker);
   void run_share(uint32_t worker) noexcept;
+  Tasks share_of(uint32_t worker) const;
+  Tasks next_tasks(uint32_t worker);
   void run_region(const Job& what);
   void run(const Job& what);  // inside a region: serially
 };
@@ -231,17 +281,34 @@ void ThreadPool::Impl::worker_loop(uint32_t worker) {
   }
 }
 
-// What others have not begun is done here, as their shares: in the static split by the calling
-// thread, else it is done already.
+// What others have not begun is done here, as their shares by the calling thread; pieces are done
+// already.
 void ThreadPool::Impl::take_over() {
   const uint32_t region = epoch.value.load(std::memory_order_relaxed);
   uint32_t n_taken = 0;
   for (uint32_t worker = 1; worker < n_workers(); ++worker) {
     if (!begun[worker].begin(region)) continue;
     ++n_taken;
-    if (job.grain == 0) run_share(worker);
+    if (job.split != Split::kPieces) run_share(worker);
   }
   pending.value.fetch_sub(n_taken);
+}
+
+Tasks ThreadPool::Impl::share_of(uint32_t worker) const {
+  const uint64_t base = job.n_tasks / n_workers();
+  const uint64_t rest = job.n_tasks % n_workers();
+  const uint64_t begin = worker * base + std::min<uint64_t>(worker, rest);
+  return {begin, begin + base + (worker < rest ? 1 : 0)};
+}
+
+// Of a balanced region: the worker's own, then what workers of his node would do last.
+Tasks ThreadPool::Impl::next_tasks(uint32_t worker) {
+  Tasks tasks = shares[worker].take_first();
+  for (uint32_t i = 1; i < n_workers() && tasks.begin == tasks.end; ++i) {
+    const uint32_t other = (worker + i) % n_workers();
+    if (placed[other].node == placed[worker].node) tasks = shares[other].take_last();
+  }
+  return tasks;
 }
 
 // This worker's part of the current region. An exception ends the part and stops the hand-out of
@@ -249,11 +316,16 @@ void ThreadPool::Impl::take_over() {
 void ThreadPool::Impl::run_share(uint32_t worker) noexcept {
   const InsideScope scope(this, worker);
   try {
-    if (job.grain == 0) {
-      const uint64_t base = job.n_tasks / n_workers();
-      const uint64_t rest = job.n_tasks % n_workers();
-      const uint64_t begin = worker * base + std::min<uint64_t>(worker, rest);
-      const uint64_t end = begin + base + (worker < rest ? 1 : 0);
+    if (job.split == Split::kBalanced) {
+      while (!failed.load(std::memory_order_relaxed)) {
+        const Tasks tasks = next_tasks(worker);
+        if (tasks.begin == tasks.end) return;
+        (*job.body)(tasks.begin, tasks.end, worker);
+      }
+      return;
+    }
+    if (job.split != Split::kPieces) {
+      const auto [begin, end] = share_of(worker);
       if (begin < end) (*job.body)(begin, end, worker);
       return;
     }
@@ -275,10 +347,12 @@ void ThreadPool::Impl::run_region(const Job& what) {
   job = what;
   next_piece.store(0, std::memory_order_relaxed);
   failed.store(false, std::memory_order_relaxed);
-  const uint64_t n = job.grain == 0 ? job.n_tasks : n_pieces(job.n_tasks, job.grain);
+  if (job.split == Split::kBalanced)
+    for (uint32_t worker = 0; worker < n_workers(); ++worker) shares[worker].set(share_of(worker));
+  const uint64_t n = job.split == Split::kPieces ? n_pieces(job.n_tasks, job.grain) : job.n_tasks;
   if (n > 1) publish();
   run_share(0);
-  if (n > 1 && !job.needs_threads) take_over();
+  if (n > 1 && job.split != Split::kOwnShares) take_over();
   for (;;) {
     const uint32_t left = pending.value.load(std::memory_order_acquire);
     if (left == 0) break;
@@ -314,7 +388,7 @@ void ThreadPool::Impl::start_threads(const Topology* bind_to) {
   const Body bind = [&](uint64_t, uint64_t, uint32_t worker) {
     bound[worker] = bind_to->bind_this_thread(placed[worker]) ? 1 : 0;
   };
-  run_region({&bind, n_workers(), 0, true});
+  run_region({&bind, n_workers(), 0, Split::kOwnShares});
   caller_bound = bound[0] != 0;
   n_pools_binding += caller_bound ? 1 : 0;
 }
@@ -337,6 +411,7 @@ ThreadPool::ThreadPool(const Topology& topology, uint32_t n_threads, bool bind)
     impl_->os_nodes.push_back(bound ? static_cast<int>(os_index) : -1);
   }
   impl_->begun = std::vector<Begun>(impl_->n_workers());
+  impl_->shares = std::vector<Share>(impl_->n_workers());
   impl_->start_threads(bound ? &topology : nullptr);
 }
 
@@ -359,11 +434,16 @@ void ThreadPool::Impl::run(const Job& what) {
 }
 
 void ThreadPool::parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn) {
-  impl_->run({&fn, n_tasks, grain, false});
+  impl_->run({&fn, n_tasks, grain, grain != 0 ? Split::kPieces : Split::kShares});
 }
 
 void ThreadPool::for_own_shares(uint64_t n_tasks, const Body& fn) {
-  impl_->run({&fn, n_tasks, 0, true});
+  impl_->run({&fn, n_tasks, 0, Split::kOwnShares});
+}
+
+void ThreadPool::for_balanced_shares(uint64_t n_tasks, const Body& fn) {
+  if (n_tasks > UINT32_MAX) return parallel_for(n_tasks, 0, fn);  // Share's word holds no more
+  impl_->run({&fn, n_tasks, 0, Split::kBalanced});
 }
 
 void ThreadPool::run_on_all(const std::function<void(uint32_t worker)>& fn) {
@@ -373,7 +453,7 @@ void ThreadPool::run_on_all(const std::function<void(uint32_t worker)>& fn) {
                 "busy; call it before the region");
   }
   const Body body = [&fn](uint64_t, uint64_t, uint32_t worker) { fn(worker); };
-  impl_->run_region({&body, n_workers(), 0, true});
+  impl_->run_region({&body, n_workers(), 0, Split::kOwnShares});
 }
 
 }  // namespace kvasir

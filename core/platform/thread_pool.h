@@ -45,6 +45,11 @@ class ThreadPool {
   // late that one is: for memory that lies where it is first touched.
   void for_own_shares(uint64_t n_tasks, const Body& fn);
 
+  // parallel_for(n_tasks, 0, fn) whose shares are done in pieces, front to back. Who is done takes
+  // the last tasks that workers of his node have not begun, one by one: for long tasks whose memory
+  // lies with the worker of the share.
+  void for_balanced_shares(uint64_t n_tasks, const Body& fn);
+
   // fn(worker) exactly once on every worker: per-thread set-up, node-local first touch.
   // Throws Error(kInternal) from inside a region.
   void run_on_all(const std::function<void(uint32_t worker)>& fn);

@@ -528,24 +528,26 @@ void PanelProducts::panels(const Input& x, std::initializer_list<Part> parts, ui
                      std::span(tiled).first(n_tiled), worker);
 }
 
-// fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: an even, fixed
-// split, so that a worker meets the panels it has loaded. Many: small pieces, so that no worker
-// waits for a slow one.
+// fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: shares, so that a
+// worker meets the panels that he has loaded. Many: small pieces.
 template <class Fn>
 void PanelProducts::for_tasks(const Input& x, uint64_t n_groups, const Fn& fn) {
   const uint32_t block = x.block;
   const uint64_t n_blocks = x.many ? (x.n + block - 1) / block : 1;
   const uint64_t n_tasks = n_blocks * n_groups;
-  const uint64_t grain =
-      x.many ? std::max<uint64_t>(1, n_tasks / (uint64_t{8} * pool_.n_workers())) : 0;
-  pool_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+  const auto tasks = [&](uint64_t begin, uint64_t end, uint32_t worker) {
     for (uint64_t task = begin; task < end; ++task) {
       Input rows = x;
       rows.first = static_cast<uint32_t>(task / n_groups * block);
       rows.n = n_blocks == 1 ? x.n : std::min(block, x.n - rows.first);
       fn(rows, static_cast<uint32_t>(task % n_groups), worker);
     }
-  });
+  };
+  if (x.many)
+    pool_.parallel_for(n_tasks, std::max<uint64_t>(1, n_tasks / (uint64_t{8} * pool_.n_workers())),
+                       tasks);
+  else
+    pool_.for_balanced_shares(n_tasks, tasks);
 }
 
 void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -136,6 +137,74 @@ TEST_CASE("own shares are an even split, each on the thread of its worker, howev
   CHECK(n_elsewhere == 0);
 }
 
+// Who did each task of balanced shares. before(begin, end, worker) comes before those of a piece.
+template <class Before>
+std::vector<uint32_t> workers_of_tasks(ThreadPool& pool, uint64_t n_tasks, const Before& before) {
+  std::vector<std::atomic<uint32_t>> visits(n_tasks);
+  std::vector<uint32_t> worker_of(n_tasks, UINT32_MAX);
+  pool.for_balanced_shares(n_tasks, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    before(begin, end, worker);
+    for (uint64_t task = begin; task < end; ++task) {
+      ++visits[task];
+      worker_of[task] = worker;
+    }
+  });
+  uint64_t n_once = 0;
+  for (const auto& n : visits) n_once += n == 1;
+  CHECK(n_once == n_tasks);
+  return worker_of;
+}
+
+TEST_CASE("every task of balanced shares runs exactly once, by a worker of the share's node") {
+  for (const char* machine : {"core:8 pu:1", "numa:2 core:4 pu:1"}) {
+    for (const uint32_t n_threads : {1u, 2u, 3u, 8u}) {
+      ThreadPool pool(Topology::synthetic(machine), n_threads);
+      CAPTURE(n_threads);
+      for (const uint64_t n_tasks : {0u, 1u, 2u, 7u, 8u, 64u, 1000u}) {
+        CAPTURE(n_tasks);
+        std::vector<uint32_t> node_of_share(n_tasks);
+        pool.for_own_shares(n_tasks, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+          std::fill(node_of_share.begin() + static_cast<ptrdiff_t>(begin),
+                    node_of_share.begin() + static_cast<ptrdiff_t>(end), pool.node_of(worker));
+        });
+        for (int round = 0; round < 20; ++round) {
+          const auto worker_of = workers_of_tasks(pool, n_tasks, [](auto...) {});
+          uint64_t n_elsewhere = 0;
+          for (uint64_t task = 0; task < n_tasks; ++task)
+            n_elsewhere += pool.node_of(worker_of[task]) != node_of_share[task];
+          CHECK(n_elsewhere == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what a worker of balanced shares does not get to, the others do") {
+  ThreadPool pool(flat(3));
+  constexpr uint64_t kTasks = 300;
+  for (uint32_t slow = 0; slow < 3; ++slow) {
+    CAPTURE(slow);
+    std::atomic<uint64_t> n_done{0};
+    uint64_t n_of_slow = 0;
+    bool waited_in_vain = false;
+    // It comes back when nothing is left but the piece that it began.
+    workers_of_tasks(pool, kTasks, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      const uint64_t n = end - begin;
+      if (worker == slow) {
+        n_of_slow += n;
+        const auto start = std::chrono::steady_clock::now();
+        while (n_done + n < kTasks && !waited_in_vain) {
+          std::this_thread::yield();
+          waited_in_vain = std::chrono::steady_clock::now() - start > std::chrono::seconds(60);
+        }
+      }
+      n_done += n;
+    });
+    CHECK_FALSE(waited_in_vain);
+    CHECK(n_of_slow < kTasks / 3);  // its share
+  }
+}
+
 TEST_CASE("an exception from any worker reaches the caller and the pool stays usable") {
   ThreadPool pool(flat(4));
   for (uint32_t thrower = 0; thrower < 4; ++thrower) {
@@ -152,6 +221,8 @@ TEST_CASE("an exception from any worker reaches the caller and the pool stays us
   const auto all_throw = [](uint64_t, uint64_t, uint32_t) { throw Error(input_error("bad")); };
   CHECK_THROWS_AS(pool.parallel_for(100, 1, all_throw), Error);
   check_every_task_once(pool, 100, 0);
+  CHECK_THROWS_AS(pool.for_balanced_shares(100, all_throw), Error);
+  workers_of_tasks(pool, 100, [](auto...) {});
 }
 
 TEST_CASE("an exception stops the hand-out of further pieces") {
