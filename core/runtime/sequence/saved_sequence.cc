@@ -33,7 +33,7 @@ Settings fingerprint(const RunContext& c) {
   add("model hash", c.model_hash ? c.model_hash() : 0);
   say("compute", name(c.model.compute()));
   if (c.model.compute() == Compute::kInt8) say("plain matrices", name(plain_compute()));
-  add("attention may round", c.model.may_round());
+  add("attention may round (unless --compute f32)", c.model.may_round());
   add("deterministic", c.model.tokens_are_independent());
   if (const std::string placement = c.model.placement().text(); !placement.empty())
     say("on a device", placement);
