@@ -235,7 +235,9 @@ TEST_CASE("the planned memory is what loading takes") {
 #if !defined(__SANITIZE_THREAD__)  // whose shadow memory counts as resident
     CHECK(grown < planned * 1.02 + static_cast<double>(file_bytes));
 #endif
+#if !defined(__SANITIZE_ADDRESS__)  // which gives back memory that was freed long before
     CHECK(grown > planned * 0.98);
+#endif
   }
 }
 
