@@ -529,7 +529,8 @@ void PanelProducts::panels(const Input& x, std::initializer_list<Part> parts, ui
 }
 
 // fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: shares, so that a
-// worker meets the panels that he has loaded. Many: small pieces.
+// worker meets the panels that he has loaded. Many: small pieces, so that none waits for a slow
+// one.
 template <class Fn>
 void PanelProducts::for_tasks(const Input& x, uint64_t n_groups, const Fn& fn) {
   const uint32_t block = x.block;
