@@ -47,14 +47,14 @@ typedef struct kvasir_geometry {
    * own shape; 0: all before it. Null: all layers see all. Layers that slide stand in dense_layers,
    * too: nothing is chosen in them. */
   const uint32_t* sliding_windows;
-  /* Since 0.2. KVASIR_DTYPE_F32 where the user asks for f32, else KVASIR_DTYPE_BF16, whatever the
-   * model's matrices are multiplied in. BF16: where a backend multiplies, it may round q, K, V and
-   * exp(logit - max) to bf16 in ranges with KVASIR_ATTN_RANGE_PREFILL. In ranges without it, over K
-   * and V in q8_0 and q4_0, it may round q to 8 bits, relative to the largest of a group's
-   * elements, and the product of exp(logit - max) and a value's scale: to 8 bits, relative to the
-   * largest exp(logit - max) times the largest scale of at most 32 keys, or to 16 bits, relative to
-   * those of at most 128 keys. Sums are f32 or exact always, and F32 allows none of it. */
-  uint32_t compute;
+  /* Since 0.2. 0 where the user asks for f32, else 1, whatever the model's matrices are multiplied
+   * in. 1: where a backend multiplies, it may round q, K, V and exp(logit - max) to bf16 in ranges
+   * with KVASIR_ATTN_RANGE_PREFILL. In ranges without it, over K and V in q8_0 and q4_0, it may
+   * round q to 8 bits, relative to the largest of a group's elements, and the product of
+   * exp(logit - max) and a value's scale: to 8 bits, relative to the largest exp(logit - max) times
+   * the largest scale of at most 32 keys, or to 16 bits, relative to those of at most 128 keys.
+   * Sums are f32 or exact always, and 0 allows none of it. */
+  uint32_t may_round;
   /* Since 0.2. Blocks per page of records (kvasir_slab); 0: not known. */
   uint32_t page_blocks;
 } kvasir_geometry;

@@ -213,7 +213,7 @@ KVASIR_AT_(kvasir_geometry, softcap, 92);
 KVASIR_AT_(kvasir_geometry, seed, 96);
 KVASIR_AT_(kvasir_geometry, model_hash, 104);
 KVASIR_AT_(kvasir_geometry, sliding_windows, 112);
-KVASIR_AT_(kvasir_geometry, compute, 120);
+KVASIR_AT_(kvasir_geometry, may_round, 120);
 KVASIR_AT_(kvasir_geometry, page_blocks, 124);
 
 KVASIR_SIZE_(kvasir_instance, 96);

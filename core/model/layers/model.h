@@ -63,8 +63,8 @@ class Model {
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope(uint32_t layer) const = 0;
   virtual Compute compute() const { return Compute::kF32; }
-  // Whether attention may round what it multiplies (kvasir_geometry::compute): unless Options asked
-  // for kF32. compute() may be kF32 all the same, where this CPU gains nothing by bf16.
+  // Whether attention may round what it multiplies (kvasir_geometry::may_round): unless Options
+  // asked for kF32. compute() may be kF32 all the same, where this CPU gains nothing by bf16.
   virtual bool may_round() const { return false; }
   // Whether a token has the same bits whatever other tokens share its call.
   virtual bool tokens_are_independent() const { return true; }

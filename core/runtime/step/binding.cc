@@ -236,7 +236,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, bool may_r
   binding.sliding_windows = shape.sliding_windows;
   const bool unrotated = needs_unrotated(pipeline);
   g = geometry_of(shape, cache, options, unrotated);
-  g.compute = may_round ? KVASIR_DTYPE_BF16 : KVASIR_DTYPE_F32;
+  g.may_round = may_round;
   g.dense_layers = binding.dense_bits.data();
   if (pipeline.names_files && options.model_hash) g.model_hash = options.model_hash();
   if (!binding.sliding_windows.empty()) {

@@ -60,7 +60,7 @@ class Cpu {
 
   void bind(const kvasir_geometry& geometry) {
     geometry_ = std::make_unique<Geometry>(geometry);
-    rounds_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
+    rounds_ = follows_model_ && geometry.may_round != 0;
     rounds_prompts_ = rounds_ && kernels::bf16_is_faster();
     in_tiles_ = kernels::uses_bf16_tiles();
     placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);

@@ -125,7 +125,7 @@ class Cuda {
     for (Wave& wave : waves_) wave.rows.most_bytes = carry_bytes_ / 2;
     const cuda::KvType stored = builder_->common_type();
     const bool is_half = stored == cuda::KvType::kF16 || stored == cuda::KvType::kBF16;
-    const bool rounds = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
+    const bool rounds = follows_model_ && geometry.may_round != 0;
     prefill_product_ = rounds && is_half ? stored : cuda::KvType::kF32;
     work_.open();
     on_device([&] { carry_stream_ = cuda::make_stream(); });

@@ -156,8 +156,8 @@ TEST_CASE("plugins are told whether attention may round, which is part of the na
   };
   const auto exact = model_of(Compute::kF32), free = model_of(Compute::kInt8);
   Bench bench;
-  CHECK(bench.engine(*exact, toml, options())->geometry().compute == KVASIR_DTYPE_F32);
-  CHECK(bench.engine(*free, toml, options())->geometry().compute == KVASIR_DTYPE_BF16);
+  CHECK(bench.engine(*exact, toml, options())->geometry().may_round == 0);
+  CHECK(bench.engine(*free, toml, options())->geometry().may_round == 1);
   answer(toml, prompt, options(), nullptr, exact.get());
   CHECK(answer(toml, prompt, options(), nullptr, free.get()).restored == 0);
   CHECK(answer(toml, prompt, options(), nullptr, exact.get()).restored == 128);

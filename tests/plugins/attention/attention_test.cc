@@ -64,12 +64,12 @@ void check_backends(AttentionCase& c) {
   }
 }
 
-// One call of kvasir.cpu bound to a model that computes in `compute`.
-AttentionResult run_cpu(AttentionCase& c, uint32_t compute, const OptionValues& options = {}) {
+// One call of kvasir.cpu.
+AttentionResult run_cpu(AttentionCase& c, bool may_round, const OptionValues& options = {}) {
   FakeHost host(3);
   Attention cpu(host, "cpu", options);
   kvasir_geometry geometry = c.geometry;
-  geometry.compute = compute;
+  geometry.may_round = may_round;
   cpu.bind(geometry);
   AttentionResult result = run(cpu, c);
   REQUIRE_MESSAGE(result.status == KVASIR_OK, result.text);
@@ -106,8 +106,8 @@ TEST_SUITE("plugins/attention") {
   }
 
   TEST_CASE(
-      "a model that computes in bf16 gets prompts in bf16 over f16 and bf16, decoded tokens in "
-      "integers over q8_0 and q4_0, and no more" *
+      "where attention may round, prompts are multiplied in bf16 over f16 and bf16, decoded tokens "
+      "in integers over q8_0 and q4_0, and no more" *
       doctest::skip(!kIsCpu)) {
     const auto is_half = [](uint32_t format) { return format == 0 || format == 2; };
     const auto has_groups = [](uint32_t format) { return format >= 4; };
@@ -128,12 +128,12 @@ TEST_SUITE("plugins/attention") {
                           kvasir::kernels::bf16_is_faster() && is_half(format)
                     : has_groups(format) && kvasir::kernels::attention_decode_integer_bits(
                                                 kvasir::kernels::ElementType::kQ8_0) > 0;
-          const AttentionResult f32 = run_cpu(c, KVASIR_DTYPE_F32);
-          const AttentionResult bf16 = run_cpu(c, KVASIR_DTYPE_BF16);
-          CHECK((f32.o != bf16.o) == rounds);
-          check_same(bf16.o, f32.o, has_groups(format) ? kIntegerTolerance : kBf16Tolerance);
-          check_same(bf16.lse, f32.lse, kBf16Tolerance);
-          const AttentionResult forced = run_cpu(c, KVASIR_DTYPE_BF16, {{"arithmetic", "f32"}});
+          const AttentionResult f32 = run_cpu(c, false);
+          const AttentionResult rounded = run_cpu(c, true);
+          CHECK((f32.o != rounded.o) == rounds);
+          check_same(rounded.o, f32.o, has_groups(format) ? kIntegerTolerance : kBf16Tolerance);
+          check_same(rounded.lse, f32.lse, kBf16Tolerance);
+          const AttentionResult forced = run_cpu(c, true, {{"arithmetic", "f32"}});
           CHECK(forced.o == f32.o);
           CHECK(forced.lse == f32.lse);
         });

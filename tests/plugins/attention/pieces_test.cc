@@ -18,7 +18,7 @@ struct Prompt {
   float softcap = 0.0f;
   uint32_t dist_min = 0, dist_max = UINT32_MAX;
   uint32_t n_q_heads = 6, n_kv_heads = 2, head_dim = 32;
-  uint32_t compute = KVASIR_DTYPE_F32;
+  bool may_round = false;
 };
 
 // The whole call; pieces of it share its memory.
@@ -28,7 +28,7 @@ struct Whole : AttentionCase {
       : AttentionCase(prompt.n_q_heads, prompt.n_kv_heads, prompt.head_dim, prompt.head_dim),
         p(prompt) {
     geometry.softcap = p.softcap;
-    geometry.compute = p.compute;
+    geometry.may_round = p.may_round;
     std::vector<uint32_t> positions(p.n_queries);
     std::iota(positions.begin(), positions.end(), p.n_tokens - p.n_queries);
     add_part(positions, p.holes ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK);
@@ -154,7 +154,7 @@ TEST_SUITE("plugins/attention/pieces") {
   // are multiplied in pairs with others that some queries do not see, or that are not there yet.
   TEST_CASE("the same where products may be rounded") {
     const auto check = [](Prompt prompt) {
-      prompt.compute = KVASIR_DTYPE_BF16;
+      prompt.may_round = true;
       for (const uint32_t format : {0u, 2u}) {
         if (prompt.format != 100) prompt.format = format;
         CAPTURE(format);
@@ -197,7 +197,7 @@ TEST_SUITE("plugins/attention/pieces") {
     check_pieces({.n_tokens = 4110, .n_queries = 20, .n_q_heads = 2, .n_kv_heads = 1}, "cpu", 0);
     for (const uint32_t format : {4u, 5u}) {
       Prompt in_integers{.n_tokens = 300, .n_queries = 30, .format = format};
-      in_integers.compute = KVASIR_DTYPE_BF16;
+      in_integers.may_round = true;
       check_pieces(in_integers, "cpu", 0);
     }
   }

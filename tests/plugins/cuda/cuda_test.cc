@@ -47,7 +47,7 @@ void add_some_of_all(AttentionCase& c) {
 // bound.
 AttentionResult run_with_instructions(const char* instructions, bool is_prompt, bool has_hopper) {
   AttentionCase c(4, 2, 64, 64);
-  c.geometry.compute = KVASIR_DTYPE_BF16;
+  c.geometry.may_round = 1;
   c.formats = {c.formats[0]};
   c.geometry.n_formats = 1;
   c.geometry.formats = c.formats.data();
@@ -333,7 +333,7 @@ TEST_SUITE("plugins/cuda") {
   TEST_CASE("a query beyond f16 is computed in f32 where its keys travel in waves, too") {
     const auto run_with = [&](int64_t carry_mib) {
       AttentionCase c(2, 1, 256, 256);
-      c.geometry.compute = KVASIR_DTYPE_BF16;
+      c.geometry.may_round = 1;
       c.geometry.softmax_scale = 1e-6f;
       c.formats = {c.formats[0]};
       c.geometry.n_formats = 1;
@@ -374,9 +374,9 @@ TEST_SUITE("plugins/cuda") {
 
   TEST_CASE("prompts are multiplied in f16 or bf16 where that may be, and no more") {
     for (const uint32_t format : {0u, 2u}) {  // f16, bf16
-      const auto run_with = [&](uint32_t compute, const OptionValues& options, bool is_mixed) {
+      const auto run_with = [&](bool may_round, const OptionValues& options, bool is_mixed) {
         AttentionCase c(4, 2, 32, 32);
-        c.geometry.compute = compute;
+        c.geometry.may_round = may_round;
         const size_t part = c.add_part({50, 51, 52, 53});
         const auto items = c.add_tokens(part, 0, 54, is_mixed ? format : 0);
         c.add_ranges_of_all_heads(part, 0, 3, items);
@@ -394,14 +394,14 @@ TEST_SUITE("plugins/cuda") {
         return r;
       };
       const size_t prompt = size_t{3} * 4 * 32;
-      const AttentionResult exact = run_with(KVASIR_DTYPE_F32, {}, false);
-      const AttentionResult half = run_with(KVASIR_DTYPE_BF16, {}, false);
+      const AttentionResult exact = run_with(false, {}, false);
+      const AttentionResult half = run_with(true, {}, false);
       CHECK(!std::equal(exact.o.begin(), exact.o.begin() + prompt, half.o.begin()));
       check_same(half.o, exact.o, format == 0 ? 4e-3f : 3e-2f);
       CHECK(std::equal(exact.o.begin() + prompt, exact.o.end(), half.o.begin() + prompt));
-      CHECK(run_with(KVASIR_DTYPE_BF16, {{"arithmetic", "f32"}}, false).o == exact.o);
-      const AttentionResult mixed = run_with(KVASIR_DTYPE_BF16, {}, true);  // formats of all types
-      CHECK(mixed.o == run_with(KVASIR_DTYPE_F32, {}, true).o);
+      CHECK(run_with(true, {{"arithmetic", "f32"}}, false).o == exact.o);
+      const AttentionResult mixed = run_with(true, {}, true);  // formats of all types
+      CHECK(mixed.o == run_with(false, {}, true).o);
     }
   }
 
