@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "tools/kvasir/cli/app.h"
 
 namespace kvasir::tool {
 

@@ -1,5 +1,7 @@
 // kvasir ab: strategies side by side on the same samples, with verdicts against dense attention.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <ctime>
 #include <filesystem>

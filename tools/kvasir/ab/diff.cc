@@ -1,5 +1,7 @@
 // kvasir ab diff: the same samples in two runs, strategy by strategy.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <map>
 #include <vector>

@@ -1,5 +1,7 @@
 // kvasir ab show: a run again, from its folder.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "tools/kvasir/ab/commands.h"
 #include "tools/kvasir/ab/summary.h"

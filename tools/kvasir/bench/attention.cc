@@ -1,5 +1,7 @@
 // kvasir bench attention: the attention backend alone, without a model.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir bench bandwidth: how fast memory is read, and what a region of the pool costs.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "tools/kvasir/bench/bandwidth_bench.h"
 #include "tools/kvasir/bench/limits.h"

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/commands.h"
 
+#include <CLI/CLI.hpp>
+
 namespace kvasir::tool {
 
 void add_bench(CLI::App& app) {

@@ -1,5 +1,7 @@
 // kvasir bench blend: deviations of reused chunks, and what computing some again leaves of them.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "tools/kvasir/bench/blend_bench.h"
 #include "tools/kvasir/commands.h"

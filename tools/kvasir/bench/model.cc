@@ -1,5 +1,7 @@
 // kvasir bench model: tokens per second by length of prompt, tokens generated and depth.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <optional>
 

@@ -1,5 +1,7 @@
 // kvasir bench recall: strategies where the truth is known, at the same number of attended tokens.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <sstream>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir bench select: where the time of a decode step goes, strategy by strategy, as prompts grow.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir bench storage: random blocks of the file of `tiered`, beside plain reads.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <filesystem>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir bench weights: products of one row and of many with matrices of each type.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
 #include "tools/kvasir/bench/weights_bench.h"

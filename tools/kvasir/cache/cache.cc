@@ -1,5 +1,7 @@
 // kvasir cache: what a store keeps of earlier prompts: list, verify, prune.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <ctime>
 #include <memory>
 

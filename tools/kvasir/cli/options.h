@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "core/platform/topology.h"
 #include "core/serving/sampler.h"
+#include "tools/kvasir/cli/app.h"
 
 namespace kvasir::tool {
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/cli/output_format.h"
 
+#include <CLI/CLI.hpp>
+
 #include <map>
 #include <utility>
 #include <vector>

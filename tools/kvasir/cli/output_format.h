@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 
+#include "tools/kvasir/cli/app.h"
 #include "tools/kvasir/cli/print.h"
 
 namespace kvasir::tool {

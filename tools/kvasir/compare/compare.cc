@@ -1,5 +1,7 @@
 // kvasir compare: the same tokens through several strategies, each judged against dense attention.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <optional>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir config: checks strategies without a model, and explains one in full.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/config/check.h"

@@ -1,5 +1,7 @@
 // kvasir config import: a strategy from KTransformers' config.yaml.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "core/plugin/option_schema.h"
 #include "tools/kvasir/cli/files.h"

@@ -1,5 +1,7 @@
 // kvasir model info: shape, tensors, tokenizer, rope and cache size of a GGUF.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/model/file_info.h"

@@ -1,5 +1,7 @@
 // kvasir model logits: the logits of every position, for comparison with other engines.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>

@@ -1,6 +1,8 @@
 // kvasir model: what a model file holds, models of random weights or in other types, logits of
 // given tokens, skewing matrices.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "tools/kvasir/commands.h"
 
 namespace kvasir::tool {

@@ -1,5 +1,7 @@
 // kvasir model quantize: a model's file with its matrices in another type.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <filesystem>
 

@@ -1,5 +1,7 @@
 // kvasir model random: writes a valid GGUF with random weights, from a preset or a shape.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <optional>
 
 #include "core/error.h"

@@ -2,6 +2,8 @@
 // the model with them folded into its weights.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "core/model/tokenizer/tokenizer.h"
 #include "tools/kvasir/cli/files.h"

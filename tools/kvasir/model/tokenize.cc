@@ -1,5 +1,7 @@
 // kvasir tokenize: text to token ids and back.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <unistd.h>
 
 #include <optional>

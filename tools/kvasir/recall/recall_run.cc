@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/recall/recall_run.h"
 
+#include <CLI/CLI.hpp>
+
 #include <set>
 
 #include "core/error.h"

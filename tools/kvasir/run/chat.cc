@@ -1,6 +1,8 @@
 // kvasir chat: questions about a document, or chunks, that are prefilled once; the cache stays
 // between turns.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <unistd.h>
 
 #include <optional>

@@ -1,6 +1,8 @@
 // kvasir run: a prompt through a model under a strategy; prints the answer as it is
 // generated, then the report of the run.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -1,5 +1,7 @@
 // kvasir doctor: what this machine has, and which of it will be used.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/system/machine_report.h"
 

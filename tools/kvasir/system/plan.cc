@@ -1,6 +1,8 @@
 // kvasir plan: bytes per part and tier, tokens attended and bytes read per token, before anything
 // loads.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <cstdlib>
 #include <optional>
 

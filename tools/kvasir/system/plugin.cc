@@ -1,5 +1,7 @@
 // kvasir plugin: every plugin file that is found, with a verdict; all about one plugin.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <filesystem>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir task blend: tasks whose context is made of chunks, the chunks reused in several ways.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 #include "core/error.h"

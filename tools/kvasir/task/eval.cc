@@ -1,5 +1,7 @@
 // kvasir task eval: accuracy of a model's answers under strategies.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <optional>
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/task/flags.h"
 
+#include <CLI/CLI.hpp>
+
 #include <charconv>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir task generate: samples as JSON lines, as plain text, or as token records for training.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <memory>
 #include <optional>

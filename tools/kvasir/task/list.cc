@@ -1,5 +1,7 @@
 // kvasir task list: the tasks that can be made.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <memory>
 
 #include "core/task/task_list.h"

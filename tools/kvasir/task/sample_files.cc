@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/task/sample_files.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 #include "core/error.h"

@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 #include <vector>
 
 #include "core/task/formats/sample_file.h"
+#include "tools/kvasir/cli/app.h"
 
 namespace kvasir::tool {
 

@@ -1,5 +1,7 @@
 // kvasir task score: predictions of any program, scored as published.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <sstream>
 
 #include "core/error.h"

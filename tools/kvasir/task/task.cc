@@ -1,5 +1,7 @@
 // kvasir task: retrieval tasks with known answers.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "tools/kvasir/commands.h"
 
 namespace kvasir::tool {

@@ -1,5 +1,7 @@
 // kvasir trace analyze: what recorded attention looks like.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/planning.h"
 #include "tools/kvasir/trace/analysis.h"

@@ -1,5 +1,7 @@
 // kvasir trace record: what a model computes over a text, into a file.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include <numeric>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 // kvasir trace replay: strategies over recorded attention, without the model.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "core/error.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/commands.h"

@@ -1,5 +1,7 @@
 // kvasir trace: what a model computed, recorded, replayed and analysed.
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "tools/kvasir/commands.h"
 
 namespace kvasir::tool {
