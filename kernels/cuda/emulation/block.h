@@ -91,7 +91,7 @@ class Block {
   // Whether a barrier of phases may order threads of unlike warps.
   bool has_arrivals() const { return phases_.are_used(); }
   bool is_ordered(const Moment& earlier) const;  // before the running thread, by barriers
-  bool is_fenced(const Byte& written) const;     // for tensor cores
+  bool is_fenced(const History& written) const;  // for tensor cores
 
  private:
   enum class State { kReady, kAtBarrier, kAtMeeting, kAtGroup, kAtPhase, kDone };
@@ -160,7 +160,7 @@ inline bool Block::is_ordered(const Moment& earlier) const {
   return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
 }
 
-inline bool Block::is_fenced(const Byte& written) const {
+inline bool Block::is_fenced(const History& written) const {
   const std::vector<Moment>& fences = threads_[written.writer.thread].fences;
   return written.n_fences < fences.size() && is_ordered(fences[written.n_fences]);
 }

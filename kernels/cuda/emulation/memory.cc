@@ -76,27 +76,45 @@ void Region::check(const void* at, uint64_t bytes, uint64_t alignment, Touch tou
          std::to_string(alignment));
   }
   if (!block) return;
-  for (uint64_t i = 0; i < bytes; ++i) check_byte(static_cast<uint64_t>(offset) + i, touch, *block);
+  const uint64_t run = is_shared_ ? block->run_of_block() : block->run_of_launch();
+  const uint64_t end = static_cast<uint64_t>(offset) + bytes;
+  for (auto i = static_cast<uint64_t>(offset); i < end;) {
+    Word& w = word(i);
+    const bool is_whole = i % kWord == 0 && end - i >= kWord && w.parted_in != run;
+    check_history(is_whole ? w.all : byte(w, i, run), i, run, touch, *block);
+    i += is_whole ? kWord : 1;
+  }
 }
 
 void Region::check_fenced(const void* at, uint64_t bytes) {
   if (!holds(at, bytes)) return;  // check() says so
   const Block& block = *Block::running();
+  const uint64_t run = block.run_of_block();
   const auto begin = static_cast<uint64_t>(static_cast<const std::byte*>(at) - begin_);
   for (uint64_t i = begin; i < begin + bytes; ++i) {
-    const Byte& b = byte(i);
-    if (b.run != block.run_of_block() || !b.is_written || block.is_fenced(b)) continue;
+    const Word& w = word(i);
+    const History& h = w.parted_in == run ? w.each[i % kWord] : w.all;
+    if (h.run != run || !h.is_written || block.is_fenced(h)) continue;
     throw Fault(FaultKind::kRace,
                 "byte " + std::to_string(i) + " of " + name() + " was written by " +
-                    place(b.writer) + ", and no fence_async() of it comes before " +
+                    place(h.writer) + ", and no fence_async() of it comes before " +
                     place(block.moment()) + " hands it to tensor cores" + block.since());
   }
 }
 
-Byte& Region::byte(uint64_t at) {
-  std::unique_ptr<Byte[]>& page = pages_[at / kPage];
-  if (!page) page = std::make_unique<Byte[]>(kPage);
-  return page[at % kPage];
+Word& Region::word(uint64_t at) {
+  std::unique_ptr<Word[]>& page = pages_[at / kPage];
+  if (!page) page = std::make_unique<Word[]>(kPage / kWord);
+  return page[at % kPage / kWord];
+}
+
+History& Region::byte(Word& word, uint64_t at, uint64_t run) {
+  if (word.parted_in != run) {
+    if (!word.each) word.each = std::make_unique<History[]>(kWord);
+    std::fill_n(word.each.get(), kWord, word.all);
+    word.parted_in = run;
+  }
+  return word.each[at % kWord];
 }
 
 void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char* did) const {
@@ -107,54 +125,52 @@ void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char
                   ", and no barrier stands between them" + Block::running()->since());
 }
 
-void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
-  const uint64_t run = is_shared_ ? block.run_of_block() : block.run_of_launch();
+void Region::check_history(History& h, uint64_t at, uint64_t run, Touch touch, const Block& block) {
   const Moment& now = block.moment();
-  Byte& b = byte(at);
-  if (b.run != run) {
-    b = Byte{};
-    b.run = run;
+  if (h.run != run) {
+    h = History{};
+    h.run = run;
   }
-  const bool both_atomic = b.by_atomic && touch == Touch::kAtomic;
-  if (b.is_written && !both_atomic && !block.is_ordered(b.writer))
-    fail_race(at, touch, b.writer, "wrote");
+  const bool both_atomic = h.by_atomic && touch == Touch::kAtomic;
+  if (h.is_written && !both_atomic && !block.is_ordered(h.writer))
+    fail_race(at, touch, h.writer, "wrote");
   if (touch == Touch::kRead) {
-    if (is_shared_ && !b.is_written) {
+    if (is_shared_ && !h.is_written) {
       throw Fault(FaultKind::kUninitialized, place(now) + " reads byte " + std::to_string(at) +
                                                  " of " + name() +
                                                  ", which no thread of the block has written");
     }
-    if (b.is_read && b.reader.block != now.block) b.read_by_blocks = true;
-    const bool same_epoch = b.is_read && b.reader.block == now.block && b.reader.epoch == now.epoch;
-    const bool other_warp = b.reader.thread / kWarpSize != now.thread / kWarpSize;
+    if (h.is_read && h.reader.block != now.block) h.read_by_blocks = true;
+    const bool same_epoch = h.is_read && h.reader.block == now.block && h.reader.epoch == now.epoch;
+    const bool other_warp = h.reader.thread / kWarpSize != now.thread / kWarpSize;
     if (is_shared_ && block.has_arrivals()) {
-      b.read_by_warps = b.read_by_warps && same_epoch;
-      remember_reader(now, same_epoch, b.readers);
+      h.read_by_warps = h.read_by_warps && same_epoch;
+      remember_reader(now, same_epoch, h.readers);
     } else {
-      b.read_by_warps = same_epoch && (b.read_by_warps || other_warp);
+      h.read_by_warps = same_epoch && (h.read_by_warps || other_warp);
     }
-    if (b.is_read && !same_thread(b.reader, now)) {
-      b.other_reader = b.reader;
-      b.is_read_twice = true;
+    if (h.is_read && !same_thread(h.reader, now)) {
+      h.other_reader = h.reader;
+      h.is_read_twice = true;
     }
-    b.reader = now;
-    b.is_read = true;
+    h.reader = now;
+    h.is_read = true;
     return;
   }
-  if (b.is_read) {
-    const bool in_epoch = b.reader.block == now.block && b.reader.epoch == now.epoch;
-    const bool by_others = b.read_by_blocks || (b.read_by_warps && in_epoch);
-    if (by_others || !block.is_ordered(b.reader)) fail_race(at, touch, b.reader, "read");
-    if (b.is_read_twice && !block.is_ordered(b.other_reader))
-      fail_race(at, touch, b.other_reader, "read");
-    for (const Moment& reader : b.readers)
+  if (h.is_read) {
+    const bool in_epoch = h.reader.block == now.block && h.reader.epoch == now.epoch;
+    const bool by_others = h.read_by_blocks || (h.read_by_warps && in_epoch);
+    if (by_others || !block.is_ordered(h.reader)) fail_race(at, touch, h.reader, "read");
+    if (h.is_read_twice && !block.is_ordered(h.other_reader))
+      fail_race(at, touch, h.other_reader, "read");
+    for (const Moment& reader : h.readers)
       if (!block.is_ordered(reader)) fail_race(at, touch, reader, "read");
-    b.readers.clear();
+    h.readers.clear();
   }
-  b.writer = now;
-  b.n_fences = block.n_fences();
-  b.is_written = true;
-  b.by_atomic = touch == Touch::kAtomic;
+  h.writer = now;
+  h.n_fences = block.n_fences();
+  h.is_written = true;
+  h.by_atomic = touch == Touch::kAtomic;
 }
 
 void* allocate(uint64_t bytes) {

@@ -21,11 +21,11 @@ struct Moment {
   uint32_t clock = 0;   // barriers of its warp that it has passed, and arrivals
 };
 
-// The last accesses to one byte. Of readers two are kept, the latest of unlike threads: barriers of
-// a warp order all of its lanes, so an access that some earlier reader is not ordered before also
-// finds one of these two. Readers of several warps or blocks are remembered as such: whoever
-// writes, one of them is of another warp or block.
-struct Byte {
+// The last accesses to a byte, or to each byte of a word. Of readers two are kept, the latest of
+// unlike threads: barriers of a warp order all of its lanes, so an access that some earlier reader
+// is not ordered before also finds one of these two. Readers of several warps or blocks are
+// remembered as such: whoever writes, one of them is of another warp or block.
+struct History {
   uint64_t run = 0;  // of which launch (shared memory: block); else nothing here counts
   Moment writer, reader, other_reader;
   uint32_t n_fences = 0;  // that the writer had passed: fence_async()
@@ -35,6 +35,13 @@ struct Byte {
   // Where threads of unlike warps may be ordered without a barrier of the block, of shared memory:
   // the latest access of each reader since reader.epoch began and the last write.
   std::vector<Moment> readers;
+};
+
+// Four bytes, most of which are only ever touched together.
+struct Word {
+  History all;                      // of each byte, but in run `parted_in`
+  std::unique_ptr<History[]> each;  // since one of them was touched without the others
+  uint64_t parted_in = 0;           // a run; 0: none
 };
 
 // One allocation, or one array of shared memory. Bytes are those of the host.
@@ -55,16 +62,19 @@ class Region {
   void check_fenced(const void* at, uint64_t bytes);
 
  private:
-  Byte& byte(uint64_t at);
-  void check_byte(uint64_t at, Touch touch, const Block& block);
+  static constexpr uint64_t kPage = 4096, kWord = 4;
+
+  Word& word(uint64_t at);
+  // Of a byte of `word` alone, which is parted.
+  static History& byte(Word& word, uint64_t at, uint64_t run);
+  void check_history(History& h, uint64_t at, uint64_t run, Touch touch, const Block& block);
   [[noreturn]] void fail_race(uint64_t at, Touch touch, const Moment& other, const char* did) const;
   std::string name() const;
 
-  static constexpr uint64_t kPage = 4096;
   std::byte* begin_;
   uint64_t bytes_;
   bool is_shared_;
-  std::vector<std::unique_ptr<Byte[]>> pages_;  // made when first touched
+  std::vector<std::unique_ptr<Word[]>> pages_;  // made when first touched
 };
 
 // Allocations of the device, each as large as it was asked for, full of 0xff: NaN in every float

@@ -15,6 +15,7 @@ using namespace kvasir::cuda;
 using emulation::FaultKind;
 using kvasir::test::check_fault;
 using kvasir::test::DeviceArray;
+using kvasir::test::Verdict;
 using kvasir::test::verdict;
 
 KVASIR_KERNEL void neighbour(bool has_barrier, Global<uint32_t> out) {
@@ -125,6 +126,25 @@ KVASIR_KERNEL void counts_and_reads(bool reads, Global<uint32_t> counter, Global
 }
 KVASIR_KERNEL void bytes_side_by_side(uint32_t stride, Global<uint8_t> out) {
   out[thread_x() * stride / 2] = static_cast<uint8_t>(thread_x());
+}
+// Threads of two warps write bytes 4 to 7 and one byte, in either order.
+KVASIR_KERNEL void word_and_byte(bool word_first, bool has_barrier, uint32_t byte,
+                                 Global<uint8_t> out) {
+  const uint32_t of_word = word_first ? 0 : 32;
+  if (thread_x() == 0 && has_barrier) out[byte] = 1;  // a word that is parted before
+  if (has_barrier) block_sync();
+  if (thread_x() == of_word) write_as(out + 4u, uint32_t{7});
+  if (has_barrier) block_sync();
+  if (thread_x() == 32 - of_word) out[byte] = 2;
+}
+// A byte is written after all others of its word, which is then read.
+KVASIR_KERNEL void word_of_two_writers(bool has_barrier, uint32_t byte, Global<uint8_t> bytes,
+                                       Global<uint32_t> out) {
+  if (thread_x() == 0) write_as(bytes + 4u, uint32_t{7});
+  block_sync();
+  if (thread_x() == 0) bytes[byte] = 1;
+  if (has_barrier) block_sync();
+  if (thread_x() == 32) out[0] = read_as<uint32_t>(bytes + 4u);
 }
 
 }  // namespace
@@ -290,6 +310,39 @@ TEST_SUITE("kernels/cuda/checker") {
     CHECK(run(2).is_clean);
     CHECK(run(2).is_clean);
     check_fault(run(1), FaultKind::kRace, {"thread 1", "thread 0"});
+  }
+
+  TEST_CASE("a word races with each byte of it, and not with the byte beside it") {
+    DeviceArray<uint8_t> bytes(12);
+    DeviceArray<uint32_t> out(1);
+    for (uint32_t byte = 3; byte < 9; ++byte) {
+      CAPTURE(byte);
+      const bool inside = byte >= 4 && byte < 8;
+      const std::string name = "byte " + std::to_string(byte) + " of";
+      for (const bool word_first : {true, false}) {
+        const auto both = [&](bool has_barrier) {
+          return verdict([&] {
+            launch(word_and_byte, {.threads = 64}, {}, word_first, has_barrier, byte,
+                   bytes.pointer());
+          });
+        };
+        CHECK(both(true).is_clean);
+        const Verdict racing = both(false);
+        CHECK(racing.is_clean != inside);
+        if (inside)
+          check_fault(racing, FaultKind::kRace, {name, "thread 32 of block 0 writes", "thread 0"});
+      }
+      const auto read = [&](bool has_barrier) {
+        return verdict([&] {
+          launch(word_of_two_writers, {.threads = 64}, {}, has_barrier, byte, bytes.pointer(),
+                 out.pointer());
+        });
+      };
+      CHECK(read(true).is_clean);
+      const Verdict racing = read(false);
+      CHECK(racing.is_clean != inside);
+      if (inside) check_fault(racing, FaultKind::kRace, {name, "thread 32 of block 0 reads"});
+    }
   }
 
   TEST_CASE("a launch of more than a device has, or a kernel that takes more than it was given") {
