@@ -192,8 +192,10 @@ TEST_CASE("a row's sum has one order, whatever the number of rows, to the bit") 
         check_bits({type, kernels::kPanelProductRows, n_in, 64, false, 512});
         check_bits({type, kernels::kPanelProductRows, n_in, 37, true, 512});
       }
-      for (const size_t block : {2, 256, 300, 512, 1024})
+      for (const size_t block : {2, 256, 300, 512, 1024}) {
+        if (test::few_cases() && block % 256 == 0) continue;
         check_bits({type, 5, 1101, 64, true, block}, 5);
+      }
     }
   });
 }

@@ -323,6 +323,7 @@ TEST_SUITE("plugins/attention") {
     for (const char* lists : {"none", "equal", "unlike", "mixed types"}) {
       CAPTURE(lists);
       const std::string kind = lists;
+      if (emulated() && (kind == "none" || kind == "equal")) continue;
       const auto build = [&](AttentionCase& c, std::optional<uint32_t> only) {
         const size_t part = c.add_part({8999});
         const auto all = c.add_tokens(part, 0, 9000);
