@@ -337,8 +337,11 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
-      dot_groups<GT, T>(q + g * n_groups, runs, tile.n, s.scales, n_groups,
-                        s.logits + g * kTileTokens, ahead);
+      with_known_count<GT>(
+          n_groups, [&](size_t n) HWY_ATTR __attribute__((always_inline)) {
+            dot_groups<GT, T>(q + g * n, runs, tile.n, s.scales, n, s.logits + g * kTileTokens,
+                              ahead);
+          });
     });
   });
 }
@@ -349,10 +352,17 @@ HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
   const RowRuns runs = runs_of(tile.v_rows(n_groups * sizeof(T)), s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
+  if (!takes_scales<T>(s.scales, tile.n, n_groups)) {
+    add_rows_in_f32<T>(s.logits, shape.group_size, runs, tile.n, n_groups, s.sum, stride);
+    return;
+  }
   asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
-      add_groups<GT, T>(s.logits + g * kTileTokens, s.tile_most + g, runs, tile.n, s.scales,
-                        n_groups, s.sum + g * stride, stride, ahead);
+      with_known_count<GT>(
+          n_groups, [&](size_t n) HWY_ATTR __attribute__((always_inline)) {
+            add_groups<GT, T>(s.logits + g * kTileTokens, s.tile_most + g, runs, tile.n, s.scales,
+                              n, s.sum + g * stride, stride, ahead);
+          });
     });
   });
 }
@@ -531,14 +541,14 @@ class HeadWalk {
   TileCursor cursors_[kMostDecodeHeads];
 };
 
-unsigned integer_bits([[maybe_unused]] ElementType v_type) {
-  unsigned bits = 0;
+unsigned weight_steps([[maybe_unused]] ElementType v_type) {
+  unsigned steps = 0;
 #if KVASIR_GROUP_PRODUCTS
   with_row_type(v_type, [&]<class T>(T) {
-    if constexpr (Grouped<T>) bits = kWeightBits<T>;
+    if constexpr (Grouped<T>) steps = kWeightSteps<T>;
   });
 #endif
-  return bits;
+  return steps;
 }
 
 void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void* scratch) {
@@ -586,14 +596,14 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(decode);
-HWY_EXPORT(integer_bits);
+HWY_EXPORT(weight_steps);
 
 size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads) {
   return n_heads * head_floats(shape) * sizeof(float) + copies_bytes(shape);
 }
 
-unsigned attention_decode_integer_bits(ElementType v_type) {
-  return HWY_DYNAMIC_DISPATCH(integer_bits)(v_type);
+unsigned attention_decode_weight_steps(ElementType v_type) {
+  return HWY_DYNAMIC_DISPATCH(weight_steps)(v_type);
 }
 
 void attention_decode(const AttentionShape& shape, std::span<const DecodeHead> heads,

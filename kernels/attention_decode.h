@@ -22,9 +22,10 @@ inline constexpr size_t kMostDecodeHeads = 8;
 // Bytes of scratch for attention_decode with n_heads heads, 64-byte aligned by the caller.
 size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads);
 
-// Bits to which the SIMD target in use rounds a softmax weight times the scale of a value of this
-// type where shape.in_integers allows it, 16 or 8; 0 where it multiplies f32.
-unsigned attention_decode_integer_bits(ElementType v_type);
+// In how many steps of the largest the SIMD target in use rounds a softmax weight times the scale
+// of a value of this type where shape.in_integers allows it: 127, 255 (but in tiles with a negative
+// scale, where it multiplies f32) or 32767; 0 where it always multiplies f32.
+unsigned attention_decode_weight_steps(ElementType v_type);
 
 // For each of 1 to kMostDecodeHeads heads
 //   o[g] = sum_i softmax_i(logit[g, i]) v[i],  lse[g] = ln sum_i exp(logit[g, i])
@@ -39,9 +40,10 @@ unsigned attention_decode_integer_bits(ElementType v_type);
 // (scaled) is rounded to 1 / 254 of the largest element of its group of 32, as llama.cpp rounds it.
 // Over such V, the product of a weight and the scale of a value's group is rounded
 //   to 1 / 251 of c, the largest weight times the largest |scale| among 32 rows of a tile: 0 to 31,
-//   32 to 63 and so on;
+//   32 to 63 and so on; over q8_0 with AVX-512 to 1 / 502 of it, and where one of the tile's scales
+//   is negative not at all;
 //   with AVX2 over q8_0, to 1 / 21844 of c, the same of the tile.
-// So, with m = 251 or 21844,
+// So, with m = 251, 502 or 21844,
 //   |logit error| <= sum of groups (max |q| / 254 * sum of |k|)
 //   |o error| <= max |logit error| * 2 max |v| + sum of rows (c / m * |step|)
 // where c has been divided by the sum of exp(logit - max). Errors of rows have random signs:

@@ -189,8 +189,9 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
                            Ahead& ahead) {
   using Sum = KeySum<T>;
   constexpr size_t kLines = lines_of(kLanes * sizeof(T));
+  const size_t row_bytes = n_groups * sizeof(T);
   for (size_t r = 0; r < n_rows; r += kLanes) {
-    const uint8_t* rows = runs.first[r / kRunRows] + r % kRunRows * runs.row_bytes;
+    const uint8_t* rows = runs.first[r / kRunRows] + r % kRunRows * row_bytes;
     const uint16_t* of_rows = scales + r / kRunRows * n_groups * kRunRows + r % kRunRows;
     __m256 dot[GT];
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g] = _mm256_setzero_ps();
@@ -199,7 +200,7 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
       Sum sum[GT];
       HWY_UNROLL(2) for (size_t part = 0; part < Sum::kParts; ++part) {
         __m256i words[4];
-        load_words(rows + offsetof(T, q) + 16 * part, runs.row_bytes, words);
+        load_words(rows + offsetof(T, q) + 16 * part, row_bytes, words);
         HWY_UNROLL(2) for (size_t half = 0; half < Sum::kHalves; ++half) {
           HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
             const size_t step = 4 * (part + half) + i;
@@ -231,8 +232,10 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
 // Of bytes two products exceed 16 bits, so sums would have to be widened one by one, and their
 // weights could have no sign.
 template <class T>
-inline constexpr unsigned kWeightBits = std::is_same_v<T, Q4Group> ? 8 : 16;
+inline constexpr unsigned kWeightSteps = std::is_same_v<T, Q4Group> ? 127 : 32767;
 
+template <class T>
+inline constexpr bool kNeedsPositiveScales = false;
 inline constexpr float kLargestInteger = 32767.0f;  // of softmax weights, and of scales
 inline constexpr float kProductDivisor = 32768.0f;  // vpmulhrsw's, of their products
 
@@ -424,8 +427,8 @@ HWY_INLINE void load_values(const Q8Group& a, const Q8Group& b, size_t half, __m
 // for GT query heads.
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const TileWeights<GT, Q8Group>& weights, size_t j, const RowRuns& runs,
-                          size_t n_rows, size_t group, float* HWY_RESTRICT sum, size_t sum_stride,
-                          Ahead& ahead) {
+                          size_t n_rows, size_t row_bytes, size_t group, float* HWY_RESTRICT sum,
+                          size_t sum_stride, Ahead& ahead) {
   constexpr size_t kLines = lines_of(kRunRows * sizeof(T) / 2);
   sum += group * kGroupElements;
   HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half, sum += kGroupElements / 2) {
@@ -433,15 +436,15 @@ HWY_INLINE void add_group(const TileWeights<GT, Q8Group>& weights, size_t j, con
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sums[g][0] = sums[g][1] = _mm256_setzero_si256();
     for (size_t r = 0; r < n_rows; r += kRunRows) {
       const uint8_t* a = runs.first[r / kRunRows] + group * sizeof(T);
-      const uint8_t* b = a + kLanes * runs.row_bytes;
+      const uint8_t* b = a + kLanes * row_bytes;
       const auto lines = ahead.template take<kLines>();
       HWY_UNROLL(8) for (size_t i = 0; i < kLanes; ++i) {
         HWY_UNROLL(2)
         for (size_t line = i * kLines / 8; line < (i + 1) * kLines / 8; ++line) lines.ask(line);
         __m256i v[2];
         load_values(*reinterpret_cast<const T*>(a), *reinterpret_cast<const T*>(b), half, v);
-        a += runs.row_bytes;
-        b += runs.row_bytes;
+        a += row_bytes;
+        b += row_bytes;
         HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
           const __m256i w = _mm256_set1_epi32(weights.pairs[j][g][r / 2 + i]);
           add_32_bits(sums[g][0], _mm256_madd_epi16(v[0], w));
@@ -480,8 +483,8 @@ HWY_INLINE void load_values(const uint8_t* const* rows, __m256i* steps) {
 
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const TileWeights<GT, Q4Group>& weights, size_t j, const RowRuns& runs,
-                          size_t n_rows, size_t group, float* HWY_RESTRICT sum, size_t sum_stride,
-                          Ahead& ahead) {
+                          size_t n_rows, size_t row_bytes, size_t group, float* HWY_RESTRICT sum,
+                          size_t sum_stride, Ahead& ahead) {
   constexpr size_t kLines = lines_of(kRowsTogether * sizeof(T) / 2), kSteps = kRowsTogether / 4;
   sum += group * kGroupElements;
   HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half, sum += kLanes) {
@@ -494,7 +497,7 @@ HWY_INLINE void add_group(const TileWeights<GT, Q4Group>& weights, size_t j, con
     }
     for (size_t r = 0; r < n_rows; r += kRowsTogether) {
       const auto row = [&](size_t i) HWY_ATTR {
-        return runs.first[(r + i) / kRunRows] + i % kRunRows * runs.row_bytes + group * sizeof(T) +
+        return runs.first[(r + i) / kRunRows] + i % kRunRows * row_bytes + group * sizeof(T) +
                offsetof(T, q) + 8 * half;
       };
       const uint8_t* rows[4] = {row(0), row(16), row(8), row(24)};
@@ -509,7 +512,7 @@ HWY_INLINE void add_group(const TileWeights<GT, Q4Group>& weights, size_t j, con
           lines.ask(line);
         __m256i v[2];
         load_values(rows, v);
-        HWY_UNROLL(4) for (size_t k = 0; k < 4; ++k) rows[k] += runs.row_bytes;
+        HWY_UNROLL(4) for (size_t k = 0; k < 4; ++k) rows[k] += row_bytes;
         HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
           const __m256i w = _mm256_set1_epi32(weights.quads[j][g][r / 4 + i]);
           add_16_bits(sums[g][0], _mm256_maddubs_epi16(v[0], w));

@@ -94,6 +94,13 @@ HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_gro
   }
 }
 
+// Whether one of them has a sign. n is a multiple of 32.
+HWY_INLINE bool any_negative(const uint16_t* scales, size_t n) {
+  __m512i bits = _mm512_setzero_si512();
+  for (size_t i = 0; i < n; i += 32) bits = _mm512_or_si512(bits, _mm512_loadu_si512(scales + i));
+  return _mm512_movepi16_mask(bits) != 0;
+}
+
 // ------------------------------------------------------------------ f32 to integers
 
 // Factors that bring numbers up to `largest`, as bits, to integers up to `most`, and back. What is
@@ -197,7 +204,7 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
   constexpr size_t kParts = std::is_same_v<T, Q8Group> ? 2 : 1;  // of 16 bytes, of a group
   constexpr size_t kHalves = 2 / kParts;                         // of a group, in a part
   constexpr size_t kLines = lines_of(32 * sizeof(T));
-  const size_t row_bytes = runs.row_bytes;
+  const size_t row_bytes = n_groups * sizeof(T);
   __m512i words[2][4];
   HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
     HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
@@ -273,11 +280,24 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
 
 // ------------------------------------------------------------------ weights with values
 
+// Signed bytes are values as they lie, where their weights are bytes without a sign.
 template <class T>
-inline constexpr unsigned kWeightBits = 8;
-inline constexpr float kLargestWeight = 32767.0f;
-inline constexpr float kLargestScale = 127.0f * 256.0f;
-inline constexpr float kProductDivisor = 32768.0f * 256.0f;  // vpmulhrsw's, and 8 bits that go
+inline constexpr bool kNeedsPositiveScales = std::is_same_v<T, Q8Group>;
+template <class T>
+inline constexpr unsigned kWeightSteps = kNeedsPositiveScales<T> ? 255 : 127;
+template <class T>
+inline constexpr float kLargestWeight = kNeedsPositiveScales<T> ? 65535.0f : 32767.0f;
+template <class T>
+inline constexpr float kLargestScale = kWeightSteps<T> * 256.0f;
+// That of the instruction in multiply_weights(), and 8 bits that go.
+template <class T>
+inline constexpr float kProductDivisor = (kLargestWeight<T> + 1.0f) * 256.0f;
+
+template <class T>
+HWY_INLINE __m512i multiply_weights(__m512i weights, __m512i scales) {
+  return kNeedsPositiveScales<T> ? _mm512_mulhi_epu16(weights, scales)
+                                 : _mm512_mulhrs_epi16(weights, scales);
+}
 
 // What GT query heads give the rows of a tile in up to 4 groups: softmax weight times the row's
 // scale, as scale * integer of 8 bits.
@@ -287,7 +307,8 @@ struct TileWeights {
   alignas(64) int32_t quads[4][GT][kTileTokens / 4];
   // In lane 4 j + g, of group j and head g.
   alignas(64) float scales[kTileTokens / kRowsTogether][kLanes];
-  alignas(64) float offsets[kLanes];  // what kStepOffset adds to sums of products, negated
+  // What kStepOffset adds to sums of products, negated; nothing where values are as they lie.
+  alignas(64) float offsets[kLanes];
 };
 
 // lane i: the largest lane of v[i]
@@ -337,14 +358,15 @@ HWY_INLINE __m512i largest_of_runs(const float* p, size_t n_rows, const uint16_t
 
 // Factors of weights and of scales, as largest_of_runs() orders them, and scales of their products
 // in two runs, as TileWeights has them.
+template <class T>
 HWY_INLINE void scale_runs(__m512i largest, float* factors, float (*scales)[kLanes]) {
-  const __m512 most =
-      _mm512_mask_mov_ps(_mm512_set1_ps(kLargestWeight), 0xf0f0, _mm512_set1_ps(kLargestScale));
+  const __m512 most = _mm512_mask_mov_ps(_mm512_set1_ps(kLargestWeight<T>), 0xf0f0,
+                                         _mm512_set1_ps(kLargestScale<T>));
   const IntegerScales s = integer_scales(largest, most);
   _mm512_store_ps(factors, s.to);
   const __m512i group = _mm512_setr_epi32(4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7);
   const __m512 from = _mm512_mul_ps(
-      s.from, _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), 0x0f0f, _mm512_set1_ps(kProductDivisor)));
+      s.from, _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), 0x0f0f, _mm512_set1_ps(kProductDivisor<T>)));
   _mm512_store_ps(scales[0], _mm512_mul_ps(_mm512_shuffle_f32x4(from, from, 0x00),
                                            _mm512_permutexvar_ps(group, from)));
   const __m512i of_second = _mm512_add_epi32(group, _mm512_set1_epi32(8));
@@ -365,7 +387,7 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
   for (size_t r = 0, run = 0; r < n_rows; r += 2 * kRowsTogether, run += 2) {
     const __m512i largest =
         largest_of_runs<GT, kGroups>(p + r, n_rows - r, scales + r / kRunRows * stride, stride);
-    scale_runs(largest, factors + run * kFactors, weights.scales + run);
+    scale_runs<T>(largest, factors + run * kFactors, weights.scales + run);
   }
   __m256 sum[kGroups][GT];
   HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
@@ -390,12 +412,13 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         // Of 16 bits the upper 8, rounded: bytes 1 and 3 of each lane.
         const __m512i both =
-            _mm512_add_epi16(_mm512_mulhrs_epi16(of_head[g], of_group), _mm512_set1_epi16(128));
+            _mm512_add_epi16(multiply_weights<T>(of_head[g], of_group), _mm512_set1_epi16(128));
         const __m256i low = _mm256_srli_epi16(_mm512_castsi512_si256(both), 8);
         constexpr int kFirstOrPickedSecond = 0xf8;
         const __m256i quads = _mm256_ternarylogic_epi32(
             low, _mm512_extracti64x4_epi64(both, 1), _mm256_set1_epi16(-256), kFirstOrPickedSecond);
         _mm256_store_si256(reinterpret_cast<__m256i*>(weights.quads[j][g] + r / 4), quads);
+        if constexpr (kNeedsPositiveScales<T>) continue;
         __m256i of_quads = _mm256_setzero_si256();
         add_quads(of_quads, _mm256_set1_epi8(1), quads);
         const __m256 scale = _mm256_set1_ps(weights.scales[r / kRowsTogether][4 * j + g]);
@@ -403,6 +426,7 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
       }
     }
   }
+  if constexpr (kNeedsPositiveScales<T>) return;
   VecF32 all[kLanes];
   HWY_UNROLL(16) for (size_t i = 0; i < kLanes; ++i) {
     const size_t j = i / 4, g = i % 4;
@@ -414,8 +438,8 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
   _mm512_store_ps(weights.offsets, _mm512_mul_ps(_mm512_load_ps(sums), negated));
 }
 
-// Steps of 4 rows, kStepOffset more: a lane has one element's, in the order of the rows. Elements 0
-// to 7 and 16 to 23, then the others.
+// Steps of 4 rows, in bytes with sign: a lane has one element's, in the order of the rows. Elements
+// 0 to 7 and 16 to 23, then the others.
 HWY_INLINE void load_values(const Q8Group* const* rows, __m512i* steps) {
   const auto load = [&](size_t i) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i]->q));
@@ -429,10 +453,10 @@ HWY_INLINE void load_values(const Q8Group* const* rows, __m512i* steps) {
   }();
   const __m512i places = _mm512_load_si512(kOrder.data());
   const __m512i first = _mm512_unpacklo_epi8(even, odd), second = _mm512_unpackhi_epi8(even, odd);
-  steps[0] = key_steps<Q8Group>(_mm512_permutexvar_epi16(places, first), 0);
-  steps[1] = key_steps<Q8Group>(_mm512_permutexvar_epi16(places, second), 0);
+  steps[0] = _mm512_permutexvar_epi16(places, first);
+  steps[1] = _mm512_permutexvar_epi16(places, second);
 }
-// Elements 0 to 15, then the others.
+// kStepOffset more, without a sign. Elements 0 to 15, then the others.
 HWY_INLINE void load_values(const Q4Group* const* rows, __m512i* steps) {
   alignas(64) static constexpr auto kOrder = [] {
     std::array<uint8_t, 64> order{};
@@ -463,19 +487,20 @@ HWY_INLINE void store_sums(__m512 x, float* sums, size_t i) {
 // for GT query heads.
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const TileWeights<GT, T>& weights, size_t j, const RowRuns& runs,
-                          size_t n_rows, size_t group, float* HWY_RESTRICT sum, size_t sum_stride,
-                          Ahead& ahead) {
+                          size_t n_rows, size_t row_bytes, size_t group, float* HWY_RESTRICT sum,
+                          size_t sum_stride, Ahead& ahead) {
   sum += group * kGroupElements;
   __m512 all[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
     HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
-      all[g][i] = _mm512_add_ps(load_sums<T>(sum + g * sum_stride, i),
-                                _mm512_set1_ps(weights.offsets[4 * j + g]));
+      all[g][i] = load_sums<T>(sum + g * sum_stride, i);
+      if constexpr (!kNeedsPositiveScales<T>)
+        all[g][i] = _mm512_add_ps(all[g][i], _mm512_set1_ps(weights.offsets[4 * j + g]));
     }
   }
   for (size_t r = 0; r < n_rows; r += kRowsTogether) {
     const auto row = [&](size_t i) {
-      return runs.first[(r + i) / kRunRows] + i % kRunRows * runs.row_bytes + group * sizeof(T);
+      return runs.first[(r + i) / kRunRows] + i % kRunRows * row_bytes + group * sizeof(T);
     };
     const uint8_t* rows[4] = {row(0), row(8), row(16), row(24)};
     __m512i of_run[GT][2];
@@ -493,13 +518,17 @@ HWY_INLINE void add_group(const TileWeights<GT, T>& weights, size_t j, const Row
       const T* groups[4];
       HWY_UNROLL(4) for (size_t k = 0; k < 4; ++k) {
         groups[k] = reinterpret_cast<const T*>(rows[k]);
-        rows[k] += runs.row_bytes;
+        rows[k] += row_bytes;
       }
       load_values(groups, v);
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         const __m512i w = _mm512_set1_epi32(weights.quads[j][g][r / 4 + i]);
-        add_quads(of_run[g][0], v[0], w);
-        add_quads(of_run[g][1], v[1], w);
+        HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half) {
+          if constexpr (kNeedsPositiveScales<T>)
+            add_quads(of_run[g][half], w, v[half]);
+          else
+            add_quads(of_run[g][half], v[half], w);
+        }
       }
     }
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {

@@ -45,7 +45,7 @@ AttentionShape with_integers(AttentionShape shape) {
   return shape;
 }
 
-bool has_integers() { return kernels::attention_decode_integer_bits(ElementType::kQ8_0) > 0; }
+bool has_integers() { return kernels::attention_decode_weight_steps(ElementType::kQ8_0) > 0; }
 
 bool has_groups(const AttentionShape& shape) {
   return std::max(kernels::group_elements(shape.k_type), kernels::group_elements(shape.v_type)) > 1;
@@ -92,9 +92,10 @@ std::vector<const uint8_t*> value_rows(std::span<const KvRows> items) {
 }
 
 // e.o[at + i] += sum of weights[r] * element i of rows[r], the group of 32 from `column` on, with
-// the products of weights and scales in 127 steps to the largest weight times the largest scale.
+// the products of weights and scales in n_steps to the largest weight times the largest scale; 0:
+// as they are.
 void add_in_steps(const double* weights, std::span<const uint8_t* const> rows, size_t column,
-                  ElementType type, Expected& e, size_t at) {
+                  ElementType type, unsigned n_steps, Expected& e, size_t at) {
   const size_t group = kernels::row_bytes(type, column);
   double largest_weight = 0.0, largest_scale = 0.0;
   std::vector<double> scales;
@@ -103,11 +104,12 @@ void add_in_steps(const double* weights, std::span<const uint8_t* const> rows, s
     largest_weight = std::max(largest_weight, weights[r]);
     largest_scale = std::max(largest_scale, std::fabs(scales[r]));
   }
-  const double step = largest_weight * largest_scale / 127.0;
-  if (step == 0.0) return;
+  const double step = n_steps ? largest_weight * largest_scale / n_steps : 0.0;
+  if (n_steps && step == 0.0) return;
   for (size_t r = 0; r < rows.size(); ++r) {
     if (scales[r] == 0.0) continue;
-    const double weight = std::nearbyint(weights[r] * scales[r] / step) * step / scales[r];
+    const double weight =
+        n_steps ? std::nearbyint(weights[r] * scales[r] / step) * step / scales[r] : weights[r];
     for (size_t i = 0; i < 32; ++i) {
       const double value = kernels::reference::element(rows[r], column + i, type);
       e.o[at + i] += weight * value;
@@ -116,22 +118,36 @@ void add_in_steps(const double* weights, std::span<const uint8_t* const> rows, s
   }
 }
 
+bool has_negative_scale(std::span<const uint8_t* const> rows, size_t width, ElementType type) {
+  const size_t group = kernels::row_bytes(type, 32), bytes = kernels::row_bytes(type, width);
+  for (const uint8_t* row : rows)
+    for (size_t at = 0; at < bytes; at += group)
+      if (row[at + 1] & 0x80) return true;
+  return false;
+}
+
 // With q, and weights where they take 8 bits, as integers take them.
 Expected expected_of_steps(AttentionShape shape, std::vector<float> q,
                            std::span<const KvRows> items) {
   if (kernels::group_elements(shape.k_type) > 1) round_query(shape, q);
   Expected e = expected(shape, q, items);
-  if (kernels::attention_decode_integer_bits(shape.v_type) != 8) return e;
+  const unsigned n_steps = kernels::attention_decode_weight_steps(shape.v_type);
+  if (n_steps == 0 || n_steps > 255) return e;
   const std::vector<const uint8_t*> rows = value_rows(items);
   std::vector<double> weights(shape.group_size * rows.size());
   kernels::reference::attention_mass(shape, q.data(), 0, {}, items, e.lse.data(), weights.data());
   std::fill(e.o.begin(), e.o.end(), 0.0);
-  for (size_t g = 0; g < shape.group_size; ++g)
-    for (size_t r = 0; r < rows.size(); r += 32)
+  const auto part = [&](size_t first, size_t n) {
+    return std::span(rows).subspan(first, std::min(n, rows.size() - first));
+  };
+  for (size_t r = 0; r < rows.size(); r += 32) {
+    const bool rounds =
+        n_steps < 255 || !has_negative_scale(part(r / 128 * 128, 128), shape.v_dim, shape.v_type);
+    for (size_t g = 0; g < shape.group_size; ++g)
       for (size_t column = 0; column < shape.v_dim; column += 32)
-        add_in_steps(&weights[g * rows.size() + r],
-                     std::span(rows).subspan(r, std::min<size_t>(32, rows.size() - r)), column,
-                     shape.v_type, e, g * shape.v_dim + column);
+        add_in_steps(&weights[g * rows.size() + r], part(r, 32), column, shape.v_type,
+                     rounds ? n_steps : 0, e, g * shape.v_dim + column);
+  }
   return e;
 }
 
@@ -171,15 +187,16 @@ AttentionShape make_shape(uint32_t group_size, uint32_t head_dim, ElementType ty
   return shape;
 }
 
-// Random steps, all of the type's, under scales from the smallest to the largest, of both signs,
-// and 0.
-void fill_wildly(std::vector<uint8_t>& rows, size_t stride, size_t width, ElementType type) {
+// Random steps, all of the type's, under scales from the smallest to the largest, of both signs or
+// of none, and 0.
+void fill_wildly(std::vector<uint8_t>& rows, size_t stride, size_t width, ElementType type,
+                 bool has_signs) {
   const size_t group = kernels::row_bytes(type, 32);
   std::mt19937 random(7);
   for (size_t row = 0; row < rows.size(); row += stride) {
     for (size_t at = 0; at < kernels::row_bytes(type, width); at += group) {
       for (size_t i = 2; i < group; ++i) rows[row + at + i] = static_cast<uint8_t>(random());
-      const auto sign = static_cast<uint16_t>(random() % 2 << 15);
+      const auto sign = static_cast<uint16_t>(has_signs ? random() % 2 << 15 : 0);
       const uint16_t bits[] = {0, 1, 0x7bff, static_cast<uint16_t>(random() % 0x7c00)};
       const auto scale = static_cast<uint16_t>(bits[random() % 4] | sign);
       std::memcpy(&rows[row + at], &scale, 2);
@@ -280,13 +297,16 @@ TEST_SUITE("kernels/attention_decode") {
 
   TEST_CASE("scales of any size and sign, zero groups and every step") {
     for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
-      for (const bool k_is_wild : {false, true}) {
+      for (const auto& [k_is_wild, has_signs] :
+           {std::pair(false, true), {false, false}, {true, true}}) {
         CAPTURE(static_cast<int>(type));
         CAPTURE(k_is_wild);
+        CAPTURE(has_signs);
         AttentionShape shape = make_shape(6, 96, type);
         test::StoredKv kv(shape, 300, 111);
         fill_wildly(k_is_wild ? kv.k : kv.v,
-                    k_is_wild ? kv.rows.k_token_stride : kv.rows.v_token_stride, 96, type);
+                    k_is_wild ? kv.rows.k_token_stride : kv.rows.v_token_stride, 96, type,
+                    has_signs);
         auto q = test::random_floats(6 * 96, 1.0f, 112);
         for (size_t i = 0; i < 96; ++i) q[2 * 96 + i] = 0.0f;
         for (size_t i = 0; i < 32; ++i) q[3 * 96 + 32 + i] *= 1e4f;  // an outlier of a query
@@ -322,11 +342,11 @@ TEST_SUITE("kernels/attention_decode") {
   }
 
   TEST_CASE("a scale that is no number is seen where its group is used, and nowhere else") {
-    const uint16_t kNan = 0x7e00, kInfinity = 0xfc00;
+    const uint16_t kNan = 0x7e00, kInfinity = 0x7c00, kNegativeInfinity = 0xfc00;
     for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
       for (const auto& [damage, in_integers] :
            {std::pair(kNan, false), std::pair(kNan, true), std::pair(kInfinity, false),
-            std::pair(kInfinity, true)}) {
+            std::pair(kInfinity, true), std::pair(kNegativeInfinity, true)}) {
         AttentionShape shape = make_shape(5, 96, type);
         shape.in_integers = in_integers;
         const auto q = test::random_floats(5 * 96, 1.0f, 122);

@@ -126,7 +126,7 @@ TEST_SUITE("plugins/attention") {
           const bool rounds =
               flags ? kvasir::kernels::has_attention_prefill_bf16(f16) &&
                           kvasir::kernels::bf16_is_faster() && is_half(format)
-                    : has_groups(format) && kvasir::kernels::attention_decode_integer_bits(
+                    : has_groups(format) && kvasir::kernels::attention_decode_weight_steps(
                                                 kvasir::kernels::ElementType::kQ8_0) > 0;
           const AttentionResult f32 = run_cpu(c, false);
           const AttentionResult rounded = run_cpu(c, true);
