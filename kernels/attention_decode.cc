@@ -352,7 +352,7 @@ HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
   const RowRuns runs = runs_of(tile.v_rows(n_groups * sizeof(T)), s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
-  if (!takes_scales<T>(s.scales, tile.n, n_groups)) {
+  if (!takes_scales<T>(s.scales, hwy::RoundUpTo(tile.n, kRowsTogether) * n_groups)) {
     add_rows_in_f32<T>(s.logits, shape.group_size, runs, tile.n, n_groups, s.sum, stride);
     return;
   }

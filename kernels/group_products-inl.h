@@ -35,11 +35,10 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 
 inline constexpr size_t kRunRows = 16;
 
-// The rows of a tile in runs of 16 that lie behind each other: loads need no pointer per row, which
-// would take as many loads as the rows.
+// The rows of a tile, of whole groups, in runs of 16 that lie behind each other: loads need no
+// pointer per row, which would take as many loads as the rows.
 struct RowRuns {
   const uint8_t* first[kTileTokens / kRunRows];  // up to the next multiple of kRowsTogether
-  size_t row_bytes;
 };
 
 // Products take as many rows together, or a divisor of them. Weights of 8 bits of as many have one
@@ -55,7 +54,6 @@ inline RowRuns runs_of(const TileRows& rows, uint8_t* copies) {
   HWY_ALIGN uint64_t offsets[kRunRows];
   for (size_t i = 0; i < kRunRows; ++i) offsets[i] = i * row_bytes;
   RowRuns runs;
-  runs.row_bytes = row_bytes;
   for (size_t r = 0; r < hwy::RoundUpTo(rows.n, kRowsTogether); r += kRunRows) {
     const uint8_t*& first = runs.first[r / kRunRows];
     if (r + kRunRows <= rows.n) {
@@ -126,35 +124,21 @@ HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const float* most, const
     split_weights<GT, kGroups, T>(p, most, n_rows, scales + group * kRunRows, n_groups * kRunRows,
                                   weights);
     for (size_t j = 0; j < kGroups; ++j, ++group)
-      add_group<GT, T>(weights, j, runs, n_rows, n_groups * sizeof(T), group, sum, sum_stride,
-                       ahead);
+      add_group<GT, T>(weights, j, runs, n_rows, n_groups, group, sum, sum_stride, ahead);
   };
   while (group + 4 <= n_groups) add.template operator()<4>();
   if (group + 2 <= n_groups) add.template operator()<2>();
   if (group < n_groups) add.template operator()<1>();
 }
 
-// Where kNeedsPositiveScales<T>: whether add_groups() takes these rows. No writer of q8_0 is known
-// that gives a group a negative scale.
-template <class T>
-HWY_INLINE bool takes_scales([[maybe_unused]] const uint16_t* scales,
-                             [[maybe_unused]] size_t n_rows, [[maybe_unused]] size_t n_groups) {
-#if KVASIR_QUAD_DOT
-  if constexpr (kNeedsPositiveScales<T>)
-    return !any_negative(scales, hwy::RoundUpTo(n_rows, kRowsTogether) * n_groups);
-#endif
-  return true;
-}
-
-// The same sums in f32, of n_heads heads.
+// The same sums in f32, of n_heads heads, where takes_scales() says no.
 template <class T>
 HWY_NOINLINE void add_rows_in_f32(const float* HWY_RESTRICT p, size_t n_heads, const RowRuns& runs,
                                   size_t n_rows, size_t n_groups, float* HWY_RESTRICT sum,
                                   size_t sum_stride) {
   const F32 d;
   for (size_t r = 0; r < n_rows; ++r) {
-    const auto* row =
-        reinterpret_cast<const T*>(runs.first[r / kRunRows] + r % kRunRows * runs.row_bytes);
+    const T* row = reinterpret_cast<const T*>(runs.first[r / kRunRows]) + r % kRunRows * n_groups;
     for (size_t i = 0; i < n_groups * kGroupElements; i += kLanes) {
       const VecF32 v = load_at(d, row, i);
       for (size_t g = 0; g < n_heads; ++g) {

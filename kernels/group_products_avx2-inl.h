@@ -49,7 +49,7 @@ template <class T>
 HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_groups,
                                 uint16_t* HWY_RESTRICT scales) {
   static_assert(offsetof(T, scale) == 0 && sizeof(T) >= 16);
-  const size_t to_next = runs.row_bytes - sizeof(uint16_t);
+  const size_t row_bytes = n_groups * sizeof(T), to_next = row_bytes - sizeof(uint16_t);
   for (size_t r = 0; r < hwy::RoundUpTo(n_rows, kRowsTogether); r += kRunRows) {
     for (size_t group = 0; group < n_groups; ++group) {
       const uint8_t* at = runs.first[r / kRunRows] + group * sizeof(T);
@@ -63,10 +63,16 @@ HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_gro
         x = _mm_blend_epi16(x, load_16_bytes(at + 6 * to_next), 1 << 6);
         x = _mm_blend_epi16(x, load_16_bytes(at + 7 * to_next), 1 << 7);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(scales), x);
-        at += 8 * runs.row_bytes;
+        at += 8 * row_bytes;
       }
     }
   }
+}
+
+// Whether add_groups() takes values with these scales.
+template <class T>
+HWY_INLINE bool takes_scales(const uint16_t*, size_t) {
+  return true;
 }
 
 // ------------------------------------------------------------------ f32 to integers
@@ -234,8 +240,6 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
 template <class T>
 inline constexpr unsigned kWeightSteps = std::is_same_v<T, Q4Group> ? 127 : 32767;
 
-template <class T>
-inline constexpr bool kNeedsPositiveScales = false;
 inline constexpr float kLargestInteger = 32767.0f;  // of softmax weights, and of scales
 inline constexpr float kProductDivisor = 32768.0f;  // vpmulhrsw's, of their products
 
@@ -427,8 +431,9 @@ HWY_INLINE void load_values(const Q8Group& a, const Q8Group& b, size_t half, __m
 // for GT query heads.
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const TileWeights<GT, Q8Group>& weights, size_t j, const RowRuns& runs,
-                          size_t n_rows, size_t row_bytes, size_t group, float* HWY_RESTRICT sum,
+                          size_t n_rows, size_t n_groups, size_t group, float* HWY_RESTRICT sum,
                           size_t sum_stride, Ahead& ahead) {
+  const size_t row_bytes = n_groups * sizeof(T);
   constexpr size_t kLines = lines_of(kRunRows * sizeof(T) / 2);
   sum += group * kGroupElements;
   HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half, sum += kGroupElements / 2) {
@@ -483,8 +488,9 @@ HWY_INLINE void load_values(const uint8_t* const* rows, __m256i* steps) {
 
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const TileWeights<GT, Q4Group>& weights, size_t j, const RowRuns& runs,
-                          size_t n_rows, size_t row_bytes, size_t group, float* HWY_RESTRICT sum,
+                          size_t n_rows, size_t n_groups, size_t group, float* HWY_RESTRICT sum,
                           size_t sum_stride, Ahead& ahead) {
+  const size_t row_bytes = n_groups * sizeof(T);
   constexpr size_t kLines = lines_of(kRowsTogether * sizeof(T) / 2), kSteps = kRowsTogether / 4;
   sum += group * kGroupElements;
   HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half, sum += kLanes) {

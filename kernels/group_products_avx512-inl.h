@@ -87,18 +87,24 @@ HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_gro
   if (n_groups == 4) return gather_scales_of<4, T>(runs, n, scales);
   if (n_groups == 2) return gather_scales_of<2, T>(runs, n, scales);
   for (size_t r = 0; r < n; ++r) {
-    const auto* row =
-        reinterpret_cast<const T*>(runs.first[r / kRunRows] + r % kRunRows * runs.row_bytes);
+    const T* row = reinterpret_cast<const T*>(runs.first[r / kRunRows]) + r % kRunRows * n_groups;
     uint16_t* to = scales + r / kRunRows * n_groups * kRunRows + r % kRunRows;
     for (size_t group = 0; group < n_groups; ++group) to[group * kRunRows] = row[group].scale;
   }
 }
 
-// Whether one of them has a sign. n is a multiple of 32.
-HWY_INLINE bool any_negative(const uint16_t* scales, size_t n) {
+// Signed bytes are values as they lie, where their weights are bytes without a sign.
+template <class T>
+inline constexpr bool kNeedsPositiveScales = std::is_same_v<T, Q8Group>;
+
+// Whether add_groups() takes values with these scales, a multiple of 32 of them. No writer of q8_0
+// is known that gives a group a negative scale.
+template <class T>
+HWY_INLINE bool takes_scales(const uint16_t* scales, size_t n) {
+  if constexpr (!kNeedsPositiveScales<T>) return true;
   __m512i bits = _mm512_setzero_si512();
   for (size_t i = 0; i < n; i += 32) bits = _mm512_or_si512(bits, _mm512_loadu_si512(scales + i));
-  return _mm512_movepi16_mask(bits) != 0;
+  return _mm512_movepi16_mask(bits) == 0;
 }
 
 // ------------------------------------------------------------------ f32 to integers
@@ -280,9 +286,6 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
 
 // ------------------------------------------------------------------ weights with values
 
-// Signed bytes are values as they lie, where their weights are bytes without a sign.
-template <class T>
-inline constexpr bool kNeedsPositiveScales = std::is_same_v<T, Q8Group>;
 template <class T>
 inline constexpr unsigned kWeightSteps = kNeedsPositiveScales<T> ? 255 : 127;
 template <class T>
@@ -487,8 +490,9 @@ HWY_INLINE void store_sums(__m512 x, float* sums, size_t i) {
 // for GT query heads.
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const TileWeights<GT, T>& weights, size_t j, const RowRuns& runs,
-                          size_t n_rows, size_t row_bytes, size_t group, float* HWY_RESTRICT sum,
+                          size_t n_rows, size_t n_groups, size_t group, float* HWY_RESTRICT sum,
                           size_t sum_stride, Ahead& ahead) {
+  const size_t row_bytes = n_groups * sizeof(T);
   sum += group * kGroupElements;
   __m512 all[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {

@@ -346,7 +346,8 @@ TEST_SUITE("kernels/attention_decode") {
     for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
       for (const auto& [damage, in_integers] :
            {std::pair(kNan, false), std::pair(kNan, true), std::pair(kInfinity, false),
-            std::pair(kInfinity, true), std::pair(kNegativeInfinity, true)}) {
+            std::pair(kInfinity, true), std::pair(kNegativeInfinity, false),
+            std::pair(kNegativeInfinity, true)}) {
         AttentionShape shape = make_shape(5, 96, type);
         shape.in_integers = in_integers;
         const auto q = test::random_floats(5 * 96, 1.0f, 122);
