@@ -77,18 +77,20 @@ inline DecodeScratch carve(const AttentionShape& shape, size_t head, size_t n_he
   return s;
 }
 
-// The rows that are read after those of a tile, and those that are read after these.
-struct Upcoming {
-  TileRows next, second;
-  size_t asked = 0;  // bytes of `next`, from the first on, that have been asked for
-};
-
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_ATTENTION_DECODE_ONCE
 
 HWY_BEFORE_NAMESPACE();
 #include "kernels/quad_dot-inl.h"
 namespace kvasir::kernels::HWY_NAMESPACE {
+
+// What is asked for while the rows of a tile are read.
+struct Upcoming {
+  TileRows next;     // the rows that are read after them
+  size_t asked = 0;  // bytes of these, from the first on, that have been asked for
+  // The rows that are read after these, where they are asked for, too; or null.
+  LinesAhead* second = nullptr;
+};
 
 // fn<GT>(g) for heads g to g + GT - 1: fours, then the rest. The loops in f32 are written out: as
 // calls of such a function they took a tenth more time in the cache.
@@ -104,6 +106,11 @@ HWY_INLINE void for_heads(size_t n_heads, const Fn& fn) {
 // Whether the rows lie behind each other.
 inline bool in_one_piece(const TileRows& rows) {
   return rows.in_one_piece || are_pieces(rows.rows, rows.n, rows.row_bytes, 1);
+}
+
+// Of rows that do, from byte `from` on.
+inline LinesAhead lines_of_rows(const TileRows& rows, size_t from = 0) {
+  return {rows.rows[0] + from, rows.n * rows.row_bytes - from};
 }
 
 // ------------------------------------------------------------------ softmax of a tile
@@ -302,18 +309,17 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
 
 #if KVASIR_GROUP_PRODUCTS
 
-// products(ahead), asking for the next rows: line after line where all of them lie behind each
-// other, which is a few hundredths faster there than pieces.
-template <class Fn>
+// products(ahead) of rows of T, asking for the next rows: line after line where all of them lie
+// behind each other, which is a few hundredths faster there than pieces.
+template <class T, class Fn>
 HWY_INLINE void asking_for(const Upcoming& upcoming, size_t n_now, const Fn& products) {
-  const auto& [next, second, asked] = upcoming;
-  if (kPrefetchThroughCaches && in_one_piece(next) && in_one_piece(second)) {
-    LinesThroughCaches lines({next.rows[0], next.n * next.row_bytes},
-                             {second.rows[0], second.n * second.row_bytes});
+  const auto& [next, asked, second] = upcoming;
+  if (second && in_one_piece(next)) {
+    constexpr size_t kOfThree = kAsksBeside<T> ? 2 : 3;
+    LinesThroughCaches<kOfThree> lines(lines_of_rows(next), *second);
     products(lines);
-    lines.ask_rest();
   } else if (in_one_piece(next)) {
-    LinesAhead lines(next.rows[0] + asked, next.n * next.row_bytes - asked);
+    LinesAhead lines = lines_of_rows(next, asked);
     products(lines);
     lines.ask_rest();
   } else if (PiecesAhead::serve(next.rows, next.n, next.row_bytes)) {
@@ -334,8 +340,8 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
   const size_t n_groups = shape.head_dim / kGroupElements;
   const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
   const RowRuns runs = runs_of(tile.k_rows(n_groups * sizeof(T)), s.copies);
-  gather_scales<T>(runs, tile.n, n_groups, s.scales);
-  asking_for(upcoming, tile.n, [&](auto& ahead) {
+  gather_scales<T>(runs, tile.n, n_groups, s.scales, upcoming.second);
+  asking_for<T>(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
       with_known_count<GT>(
           n_groups, [&](size_t n) HWY_ATTR __attribute__((always_inline)) {
@@ -351,17 +357,17 @@ HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile
                                        const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
   const RowRuns runs = runs_of(tile.v_rows(n_groups * sizeof(T)), s.copies);
-  gather_scales<T>(runs, tile.n, n_groups, s.scales);
+  gather_scales<T>(runs, tile.n, n_groups, s.scales, upcoming.second);
   if (!takes_scales<T>(s.scales, hwy::RoundUpTo(tile.n, kRowsTogether) * n_groups)) {
     add_rows_in_f32<T>(s.logits, shape.group_size, runs, tile.n, n_groups, s.sum, stride);
     return;
   }
-  asking_for(upcoming, tile.n, [&](auto& ahead) {
+  asking_for<T>(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
       with_known_count<GT>(
           n_groups, [&](size_t n) HWY_ATTR __attribute__((always_inline)) {
             add_groups<GT, T>(s.logits + g * kTileTokens, s.tile_most + g, runs, tile.n, s.scales,
-                              n, s.sum + g * stride, stride, ahead);
+                              n, s.sum + g * stride, stride, upcoming.second, ahead);
           });
     });
   });
@@ -399,7 +405,7 @@ template <class T, class Fn>
 HWY_INLINE void asking_ahead(const uint8_t** rows, size_t n_rows, size_t dim, const TileRows& next,
                              const Fn& products) {
   if (HWY_TARGET == HWY_AVX2 && in_one_piece(next)) {
-    LinesAhead ahead(next.rows[0], next.n * next.row_bytes);
+    LinesAhead ahead = lines_of_rows(next);
     products(ahead);
     ahead.ask_rest();
   } else if (!Grouped<T> && PiecesAhead::serve(next.rows, next.n, next.row_bytes)) {
@@ -449,6 +455,7 @@ void scale_queries(const AttentionShape& shape, const float* q, const DecodeScra
 // What differs by the types of K and V.
 struct TileFunctions {
   bool dot_in_integers, add_in_integers;
+  bool keys_ask_beside;  // kAsksBeside of the type of K
   void (*take_queries)(const AttentionShape&, const float* q, const DecodeScratch&);
   void (*dot)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
   void (*add)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
@@ -463,6 +470,7 @@ TileFunctions functions_for(const AttentionShape& shape) {
     if constexpr (Grouped<T>) {
       if (!shape.in_integers) return;
       out.dot_in_integers = true;
+      out.keys_ask_beside = kAsksBeside<T>;
       out.take_queries = round_queries<T>;
       out.dot = dot_tile_in_integers<T>;
     }
@@ -569,22 +577,33 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     needs.k_bytes = k_bytes;
     needs.v_bytes = v_bytes;
   }
+  const bool through_caches =
+      kPrefetchThroughCaches && functions.dot_in_integers && functions.add_in_integers;
+  const bool in_softmax =
+      functions.add_in_integers ? kPrefetchInSoftmaxOfIntegers : kPrefetchInSoftmaxOfFloats;
   HeadWalk walk(shape, heads, of_heads, needs);
   bool more = walk.next(tiles[0], head_of[0], 0);
   for (size_t slot = 0; more; slot = 1 - slot) {
     KvTile &tile = tiles[slot], &following = tiles[1 - slot];
     const DecodeScratch& s = of_heads[head_of[slot]];
     more = walk.next(following, head_of[1 - slot], 1 - slot);
-    const TileRows keys = following.k_rows(k_bytes);
+    const TileRows keys = following.k_rows(k_bytes), values = following.v_rows(v_bytes);
     if (!more) ask_for_results(shape, heads);
-    functions.dot(shape, tile, s, {tile.v_rows(v_bytes), keys});
+    const float* weights = tile.weighted ? s.weights[slot] : nullptr;
+    if (through_caches && in_one_piece(keys) && in_one_piece(values)) {
+      LinesAhead of_keys = lines_of_rows(keys), of_values = lines_of_rows(values);
+      functions.dot(shape, tile, s, {.next = tile.v_rows(v_bytes), .second = &of_keys});
+      softmax_tile(shape, tile, s, weights, functions.keys_ask_beside ? &of_keys : nullptr);
+      of_keys.ask_rest();
+      functions.add(shape, tile, s, {.next = keys, .second = &of_values});
+      of_values.ask_rest();
+      continue;
+    }
+    functions.dot(shape, tile, s, {.next = tile.v_rows(v_bytes)});
     std::optional<LinesAhead> lines;
-    const bool in_softmax =
-        functions.add_in_integers ? kPrefetchInSoftmaxOfIntegers : kPrefetchInSoftmaxOfFloats;
-    if (in_softmax && in_one_piece(keys)) lines.emplace(keys.rows[0], keys.n * keys.row_bytes);
-    softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr,
-                 lines ? &*lines : nullptr);
-    functions.add(shape, tile, s, {keys, following.v_rows(v_bytes), lines ? lines->n_asked() : 0});
+    if (in_softmax && in_one_piece(keys)) lines.emplace(lines_of_rows(keys));
+    softmax_tile(shape, tile, s, weights, lines ? &*lines : nullptr);
+    functions.add(shape, tile, s, {.next = keys, .asked = lines ? lines->n_asked() : 0});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }

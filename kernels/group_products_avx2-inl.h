@@ -47,7 +47,7 @@ HWY_INLINE __m128i load_16_bytes(const uint8_t* at) {
 // is loaded into lane i, and what surrounds it is not taken.
 template <class T>
 HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_groups,
-                                uint16_t* HWY_RESTRICT scales) {
+                                uint16_t* HWY_RESTRICT scales, LinesAhead*) {
   static_assert(offsetof(T, scale) == 0 && sizeof(T) >= 16);
   const size_t row_bytes = n_groups * sizeof(T), to_next = row_bytes - sizeof(uint16_t);
   for (size_t r = 0; r < hwy::RoundUpTo(n_rows, kRowsTogether); r += kRunRows) {
@@ -302,7 +302,7 @@ HWY_INLINE __m256i pairs_of_scales(const uint16_t* scales, float factor) {
 template <size_t GT, size_t kGroups, class T>
 HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows,
                                 const uint16_t* scales, size_t stride,
-                                TileWeights<GT, Q8Group>& weights) {
+                                TileWeights<GT, Q8Group>& weights, LinesAhead*) {
   static_assert(GT <= 4 && kGroups <= 4);
   // Of heads in lanes 0 to 3, of groups from lane 4 on.
   alignas(32) float largest[kLanes] = {}, to[kLanes], from[kLanes];
@@ -358,7 +358,7 @@ HWY_INLINE __m128 largest_weights(const float* p, size_t n) {
 
 template <size_t GT, size_t kGroups, class T>
 HWY_NOINLINE void split_weights(const float* p, const float*, size_t n_rows, const uint16_t* scales,
-                                size_t stride, TileWeights<GT, Q4Group>& weights) {
+                                size_t stride, TileWeights<GT, Q4Group>& weights, LinesAhead*) {
   static_assert(GT <= 4 && kGroups <= 4);
   constexpr float kUpper8 = 256.0f;
   const __m256 integers =

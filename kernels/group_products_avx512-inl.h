@@ -57,8 +57,16 @@ HWY_INLINE __m512i scales_of(const uint8_t* groups) {
   return scales;
 }
 
+// Lines that are asked for beside the products, in a third of the time: with the scales of kGroups
+// groups of 16 rows, and with their weights of 32.
 template <size_t kGroups, class T>
-HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* scales) {
+inline constexpr size_t kLinesWithScales = kAsksBeside<T> ? 3 * kGroups / 2 : 0;
+template <size_t kGroups, class T>
+inline constexpr size_t kLinesWithWeights = kAsksBeside<T> ? 3 * kGroups : 0;
+
+template <size_t kGroups, class T>
+HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* scales,
+                                 LinesAhead* beside) {
   static_assert(kGroups == 2 || kGroups == 4);
   alignas(64) static constexpr auto kPlaces = [] {
     std::array<std::array<uint16_t, 32>, kGroups / 2> places{};
@@ -72,6 +80,7 @@ HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* s
     const uint8_t* first = runs.first[r / kRunRows];
     const __m512i a = scales_of<T>(first);
     const __m512i b = kGroups == 4 ? scales_of<T>(first + 32 * sizeof(T)) : a;
+    if (kAsksBeside<T> && beside) beside->ask<kLinesWithScales<kGroups, T>>();
     HWY_UNROLL(2) for (size_t i = 0; i < kGroups / 2; ++i, scales += 32) {
       const __m512i places = _mm512_load_si512(kPlaces[i].data());
       _mm512_storeu_si512(scales, _mm512_permutex2var_epi16(a, places, b));
@@ -79,13 +88,14 @@ HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* s
   }
 }
 
-// scales [runs of the rows, n_groups, kRunRows], up to an even number of runs.
+// scales [runs of the rows, n_groups, kRunRows], up to an even number of runs. Asks for lines of
+// `beside`, unless null.
 template <class T>
 HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_groups,
-                                uint16_t* HWY_RESTRICT scales) {
+                                uint16_t* HWY_RESTRICT scales, LinesAhead* beside) {
   const size_t n = hwy::RoundUpTo(n_rows, kRowsTogether);
-  if (n_groups == 4) return gather_scales_of<4, T>(runs, n, scales);
-  if (n_groups == 2) return gather_scales_of<2, T>(runs, n, scales);
+  if (n_groups == 4) return gather_scales_of<4, T>(runs, n, scales, beside);
+  if (n_groups == 2) return gather_scales_of<2, T>(runs, n, scales, beside);
   for (size_t r = 0; r < n; ++r) {
     const T* row = reinterpret_cast<const T*>(runs.first[r / kRunRows]) + r % kRunRows * n_groups;
     uint16_t* to = scales + r / kRunRows * n_groups * kRunRows + r % kRunRows;
@@ -378,12 +388,13 @@ HWY_INLINE void scale_runs(__m512i largest, float* factors, float (*scales)[kLan
 }
 
 // The weights of GT heads in kGroups groups: those of a head and a group alone are a long chain.
+// Asks for lines of `beside`, unless null.
 //   p       [GT, kTileTokens], positive; 0 or NaN behind n_rows up to a multiple of 16
 //   scales  [.., kRunRows] of each run, `stride` from run to run
 template <size_t GT, size_t kGroups, class T>
 HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* most, size_t n_rows,
-                                const uint16_t* scales, size_t stride,
-                                TileWeights<GT, T>& weights) {
+                                const uint16_t* scales, size_t stride, TileWeights<GT, T>& weights,
+                                LinesAhead* beside) {
   static_assert(GT <= 4 && kGroups <= 4);
   constexpr size_t kFactors = 8;  // of a run
   alignas(64) float factors[kTileTokens / kRowsTogether * kFactors];
@@ -400,6 +411,7 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
     const float* of_run = factors + r / kRowsTogether * kFactors;
     const __mmask16 has_second = r + kRunRows < n_rows ? 0xffff : 0;
     __m512i of_head[GT];
+    if (kAsksBeside<T> && beside) beside->ask<kLinesWithWeights<kGroups, T>>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const float* of_rows = p + g * kTileTokens + r;
       const __m512 factor = _mm512_set1_ps(of_run[g]);

@@ -330,25 +330,30 @@ class LinesAhead {
 };
 
 // Lines of rows that are read next, which are in the second cache, into the first; and, from
-// memory, lines of the rows behind them.
+// memory, lines of the rows behind them: kOfThree for three of the former.
+template <size_t kOfThree>
 class LinesThroughCaches {
  public:
+  template <size_t kLines>
   struct Both {
     NextLines near, far;
     HWY_INLINE void ask(size_t line) const {
       __builtin_prefetch(near.first + 64 * line, 0, 3);
-      far.ask(line);
+      const size_t of_far = far_lines(line);
+      if (of_far < far_lines(line + 1)) far.ask(of_far);
     }
   };
-  LinesThroughCaches(LinesAhead near, LinesAhead far) : near_(near), far_(far) {}
+  LinesThroughCaches(LinesAhead near, LinesAhead& far) : near_(near), far_(far) {}
   template <size_t kLines>
-  HWY_INLINE Both take() {
-    return {near_.take<kLines>(), far_.take<kLines>()};
+  HWY_INLINE Both<kLines> take() {
+    return {near_.take<kLines>(), far_.take<far_lines(kLines)>()};
   }
-  void ask_rest() { far_.ask_rest(); }
 
  private:
-  LinesAhead near_, far_;
+  static constexpr size_t far_lines(size_t n) { return n * kOfThree / 3; }
+
+  LinesAhead near_;
+  LinesAhead& far_;
 };
 
 // What is asked for with each group of a tile's rows: as many rows from further on in the array of

@@ -528,9 +528,9 @@ void PanelProducts::panels(const Input& x, std::initializer_list<Part> parts, ui
                      std::span(tiled).first(n_tiled), worker);
 }
 
-// fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: shares, so that a
-// worker meets the panels that he has loaded. Many: small pieces, so that none waits for a slow
-// one.
+// fn(rows, group, worker) for all groups of panels and blocks of rows. A worker has those that lie
+// behind each other: with few rows he meets the panels that he has loaded, with many the next panel
+// is the one that was asked for.
 template <class Fn>
 void PanelProducts::for_tasks(const Input& x, uint64_t n_groups, const Fn& fn) {
   const uint32_t block = x.block;
@@ -544,11 +544,7 @@ void PanelProducts::for_tasks(const Input& x, uint64_t n_groups, const Fn& fn) {
       fn(rows, static_cast<uint32_t>(task % n_groups), worker);
     }
   };
-  if (x.many)
-    pool_.parallel_for(n_tasks, std::max<uint64_t>(1, n_tasks / (uint64_t{8} * pool_.n_workers())),
-                       tasks);
-  else
-    pool_.for_balanced_shares(n_tasks, tasks);
+  pool_.for_balanced_shares(n_tasks, tasks);
 }
 
 void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {
