@@ -449,6 +449,12 @@ class RowsAhead {
   bool begins_group_;
 };
 
+// To write a line, the core has to have it. Of 512 rows times 2,048 outputs or more, whose sums are
+// in no near cache, products take 0.97 of the time where the tile before asks (Zen 4).
+HWY_INLINE void ask_for_sums(const float* to) {
+  for (size_t v = 0; v < kSliceVectors; ++v) __builtin_prefetch(to + v * kOutputs, 1, 3);
+}
+
 // total += the inputs of one scale, as segment() does, of a slice. With a table of scales
 // sums begin at the bits of the row's origin, which holds the power of two of its scale.
 template <UnpackedLayout kLayout, WeightRange kRange, size_t kHalf, size_t kRows>
@@ -493,7 +499,8 @@ HWY_INLINE void slice_segment(const QuantizedBlock& x, const uint8_t* at,
   }
 }
 
-// Rows times a slice.
+// Rows times a slice. Unless null, asks for `next`, and with each block for a row of its sums;
+// behind the last rows in vain.
 template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows>
 HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY_RESTRICT at,
                            const SliceSums& sums, RowsAhead* next) {
@@ -503,10 +510,9 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
     for (size_t r = 0; r < kRows; ++r)
       for (size_t v = 0; v < kSliceVectors; ++v) fn(r, v, total[r][v]);
   };
-  // To write a line, the core has to have it.
-  for_sums([&](size_t r, size_t v, VecF&) HWY_ATTR {
-    __builtin_prefetch(sums.out.to + r * sums.out.stride + v * kOutputs, 1, 3);
-  });
+  if constexpr (kLevels == 1) {  // no tile asks for the next one
+    for (size_t r = 0; r < kRows; ++r) ask_for_sums(sums.out.to + r * sums.out.stride);
+  }
   if (sums.before) {
     for_sums([&](size_t r, size_t v, VecF& sum)
                  HWY_ATTR { sum = hn::LoadU(d, sums.before + r * kPanelOutputs + v * kOutputs); });
@@ -514,6 +520,7 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
     for_sums([&](size_t, size_t, VecF& sum) HWY_ATTR { sum = hn::Zero(d); });
   }
   for (size_t i = 0; i < n_blocks; ++i, x.advance(kQuantizedGroup), at += kLayout.block_bytes()) {
+    if (next && i < kRows) ask_for_sums(sums.out.to + (i + kRows) * sums.out.stride);
     if (next) next->ask();
     slice_segment<kLayout, kRange, 0, kRows>(x, at, total);
     if constexpr (kLayout.scales_per_block == 2)
