@@ -83,9 +83,9 @@ inline RowRuns runs_of(const TileRows& rows, uint8_t* copies) {
 // Whether lines of rows behind the next ones are asked for while there are no products, too. Over
 // q8_0 a third of the time has none, and two cores that do the same at the same time would leave
 // memory with nothing to do meanwhile: from memory q8_0 takes 0.82 of the time, q4_0, which does
-// not wait for memory, 1.02 (Zen 4).
+// not wait for memory, 1.02 (Zen 4). Not measured with AVX2.
 template <class T>
-inline constexpr bool kAsksBeside = std::is_same_v<T, Q8Group>;
+inline constexpr bool kAsksBeside = KVASIR_QUAD_DOT == 1 && std::is_same_v<T, Q8Group>;
 
 // 32 elements of a query: scale * step, signed bytes, four to a word.
 struct QueryGroup {
