@@ -59,10 +59,10 @@ HWY_INLINE __m512i scales_of(const uint8_t* groups) {
 
 // Lines that are asked for beside the products, in a third of the time: with the scales of kGroups
 // groups of 16 rows, and with their weights of 32.
-template <size_t kGroups, class T>
-inline constexpr size_t kLinesWithScales = kAsksBeside<T> ? 3 * kGroups / 2 : 0;
-template <size_t kGroups, class T>
-inline constexpr size_t kLinesWithWeights = kAsksBeside<T> ? 3 * kGroups : 0;
+template <size_t kGroups>
+inline constexpr size_t kLinesWithScales = 3 * kGroups / 2;
+template <size_t kGroups>
+inline constexpr size_t kLinesWithWeights = 3 * kGroups;
 
 template <size_t kGroups, class T>
 HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* scales,
@@ -80,7 +80,7 @@ HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* s
     const uint8_t* first = runs.first[r / kRunRows];
     const __m512i a = scales_of<T>(first);
     const __m512i b = kGroups == 4 ? scales_of<T>(first + 32 * sizeof(T)) : a;
-    if (kAsksBeside<T> && beside) beside->ask<kLinesWithScales<kGroups, T>>();
+    if (kAsksBeside<T> && beside) beside->ask<kLinesWithScales<kGroups>>();
     HWY_UNROLL(2) for (size_t i = 0; i < kGroups / 2; ++i, scales += 32) {
       const __m512i places = _mm512_load_si512(kPlaces[i].data());
       _mm512_storeu_si512(scales, _mm512_permutex2var_epi16(a, places, b));
@@ -411,7 +411,7 @@ HWY_NOINLINE void split_weights(const float* p, [[maybe_unused]] const float* mo
     const float* of_run = factors + r / kRowsTogether * kFactors;
     const __mmask16 has_second = r + kRunRows < n_rows ? 0xffff : 0;
     __m512i of_head[GT];
-    if (kAsksBeside<T> && beside) beside->ask<kLinesWithWeights<kGroups, T>>();
+    if (kAsksBeside<T> && beside) beside->ask<kLinesWithWeights<kGroups>>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const float* of_rows = p + g * kTileTokens + r;
       const __m512 factor = _mm512_set1_ps(of_run[g]);

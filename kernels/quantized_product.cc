@@ -520,8 +520,10 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
     for_sums([&](size_t, size_t, VecF& sum) HWY_ATTR { sum = hn::Zero(d); });
   }
   for (size_t i = 0; i < n_blocks; ++i, x.advance(kQuantizedGroup), at += kLayout.block_bytes()) {
-    if (next && i < kRows) ask_for_sums(sums.out.to + (i + kRows) * sums.out.stride);
-    if (next) next->ask();
+    if (next) {
+      if (i < kRows) ask_for_sums(sums.out.to + (i + kRows) * sums.out.stride);
+      next->ask();
+    }
     slice_segment<kLayout, kRange, 0, kRows>(x, at, total);
     if constexpr (kLayout.scales_per_block == 2)
       slice_segment<kLayout, kRange, 1, kRows>(x, at, total);
