@@ -442,6 +442,12 @@ HWY_INLINE void add_group(const TileWeights<GT, Q8Group>& weights, size_t j, con
     for (size_t r = 0; r < n_rows; r += kRunRows) {
       const uint8_t* a = runs.first[r / kRunRows] + group * sizeof(T);
       const uint8_t* b = a + kLanes * row_bytes;
+      // Without a copy per run gcc 12 would add in memory.
+      __m256i of_run[GT][2];
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        of_run[g][0] = sums[g][0];
+        of_run[g][1] = sums[g][1];
+      }
       const auto lines = ahead.template take<kLines>();
       HWY_UNROLL(8) for (size_t i = 0; i < kLanes; ++i) {
         HWY_UNROLL(2)
@@ -452,9 +458,13 @@ HWY_INLINE void add_group(const TileWeights<GT, Q8Group>& weights, size_t j, con
         b += row_bytes;
         HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
           const __m256i w = _mm256_set1_epi32(weights.pairs[j][g][r / 2 + i]);
-          add_32_bits(sums[g][0], _mm256_madd_epi16(v[0], w));
-          add_32_bits(sums[g][1], _mm256_madd_epi16(v[1], w));
+          add_32_bits(of_run[g][0], _mm256_madd_epi16(v[0], w));
+          add_32_bits(of_run[g][1], _mm256_madd_epi16(v[1], w));
         }
+      }
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        sums[g][0] = of_run[g][0];
+        sums[g][1] = of_run[g][1];
       }
     }
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
