@@ -33,7 +33,8 @@ inline const bool kPrefetchThroughCaches = [] {
 // Whether lines of K are asked for during the softmax before, too, when memory would have nothing
 // to do: where K is multiplied in f32, and where it is multiplied as integers. On Intel's Emerald
 // Rapids f16 and bf16 from memory take 1.5 % less time, but q8_0 2 % more and q4_0 as long; on Zen
-// 5 q4_0 takes 6 % less, q8_0 2 %. Zen 2 gains nothing. Not measured on others.
+// 5 q4_0 takes 6 % less, q8_0 2 %. Zen 2 and, over f16, Zen 3 gain nothing. Not measured on
+// others.
 inline const bool kPrefetchInSoftmaxOfFloats = kIsIntel;
 inline const bool kPrefetchInSoftmaxOfIntegers = kAmdFamily >= 0x1a;
 
