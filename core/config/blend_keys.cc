@@ -41,11 +41,6 @@ const std::vector<std::string>& blend_mode_names() {
 namespace config {
 namespace {
 
-Error wrong_type(const OptionSetting& e, const std::string& wanted) {
-  return error_at(e.origin, e.key + " must be " + wanted + ", not " + type_name(e.value) + " (" +
-                                value_text(e.value) + ")");
-}
-
 BlendMode read_mode(const OptionSetting& e) {
   const auto* text = std::get_if<std::string>(&e.value);
   if (!text) throw wrong_type(e, "a string");
@@ -94,7 +89,7 @@ struct BlendKey {
   void (*set)(BlendConfig&, const OptionSetting&);
   std::string (*print)(const BlendConfig&);
 };
-constexpr std::array<BlendKey, 8> kKeys{{
+constexpr std::array<BlendKey, 8> kBlendKeys{{
     {"mode", [](BlendConfig& c, const OptionSetting& e) { c.mode = read_mode(e); },
      [](const BlendConfig& c) { return std::string("\"").append(name(c.mode)).append("\""); }},
     {"ratio", [](BlendConfig& c, const OptionSetting& e) { c.ratio = read_share(e); },
@@ -120,7 +115,7 @@ constexpr std::array<BlendKey, 8> kKeys{{
 
 void apply_blend_entry(const OptionSetting& entry, StrategyConfig& strategy) {
   std::vector<std::string> names;
-  for (const BlendKey& key : kKeys) {
+  for (const BlendKey& key : kBlendKeys) {
     if (entry.key == key.name) {
       key.set(strategy.blend, entry);
       strategy.blend_origins[entry.key] = entry.origin;
@@ -134,7 +129,7 @@ void apply_blend_entry(const OptionSetting& entry, StrategyConfig& strategy) {
 
 void explain_blend(const StrategyConfig& strategy, std::vector<ExplainLine>& lines) {
   if (strategy.blend_origins.empty()) return;
-  for (const BlendKey& key : kKeys) {
+  for (const BlendKey& key : kBlendKeys) {
     const auto origin = strategy.blend_origins.find(key.name);
     lines.push_back(
         {std::string("blend.") + key.name, key.print(strategy.blend),

@@ -14,11 +14,6 @@ constexpr uint32_t kMaxTokens = 1u << 30;
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxThreads = 4096;
 
-Error wrong_type(const OptionSetting& e, const std::string& wanted) {
-  return error_at(e.origin, e.key + " must be " + wanted + ", not " + type_name(e.value) + " (" +
-                                value_text(e.value) + ")");
-}
-
 uint32_t read_u32(const OptionSetting& e, uint32_t min, uint32_t max) {
   const auto* value = std::get_if<int64_t>(&e.value);
   if (!value) throw wrong_type(e, "an integer");
@@ -141,7 +136,7 @@ constexpr CacheKey kWindow = number_key<&C::window_tokens, 0, kMaxTokens>("windo
 constexpr CacheKey kDense = {"dense_layers", "dense_layers", &set_dense_layers, &print_dense_layers,
                              &origin_of<&C::dense_layers>};
 
-constexpr CacheKey kKeys[] = {
+constexpr CacheKey kCacheKeys[] = {
     number_key<&C::block_size, 1, 4096>("block_size"),
     kSink,
     alias("n_sink", kSink),
@@ -191,7 +186,7 @@ constexpr std::pair<const char*, Kind> kElsewhere[] = {
 };
 
 const CacheKey& find_key(const OptionSetting& entry) {
-  for (const CacheKey& key : kKeys) {
+  for (const CacheKey& key : kCacheKeys) {
     if (entry.key == key.name) return key;
   }
   for (const auto& [name, table] : kElsewhere) {
@@ -205,11 +200,11 @@ const CacheKey& find_key(const OptionSetting& entry) {
 
 }  // namespace
 
-std::span<const CacheKey> cache_keys() { return kKeys; }
+std::span<const CacheKey> cache_keys() { return kCacheKeys; }
 
 std::vector<std::string> cache_key_names() {
   std::vector<std::string> names;
-  for (const CacheKey& key : kKeys) names.emplace_back(key.name);
+  for (const CacheKey& key : kCacheKeys) names.emplace_back(key.name);
   return names;
 }
 

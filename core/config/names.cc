@@ -86,6 +86,11 @@ Error error_at(const Origin& origin, const std::string& what) {
   return input_error(origin.text() + ": " + what);
 }
 
+Error wrong_type(const OptionSetting& entry, const std::string& wanted) {
+  return error_at(entry.origin, entry.key + " must be " + wanted + ", not " +
+                                    type_name(entry.value) + " (" + value_text(entry.value) + ")");
+}
+
 std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates) {
   const std::string nearest = nearest_name(name, candidates);
   return nearest.empty() ? std::string() : " (did you mean \"" + nearest + "\"?)";

@@ -30,6 +30,8 @@ struct RawDocument {
 
 // "<origin>: <what>" as an Error(kInput).
 Error error_at(const Origin& origin, const std::string& what);
+// That the key must be `wanted`, which its value is not.
+Error wrong_type(const OptionSetting& entry, const std::string& wanted);
 
 // " (did you mean "x"?)", or empty when nothing is near.
 std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates);

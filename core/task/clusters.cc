@@ -13,7 +13,6 @@ namespace kvasir {
 namespace {
 
 constexpr double kZ = 1.959963984540054;  // 97.5 % point of the normal distribution
-constexpr double kLevel = 0.05;
 
 // Of won - lost over contexts.
 struct Moments {
@@ -203,7 +202,7 @@ std::optional<uint64_t> contexts_to_tell(const ClusteredPairs& pairs, size_t n_c
                          static_cast<double>(least) * m / seen.n_differ)));
   constexpr uint64_t kMostDrawn = 1000;
   if (rough > kMostDrawn) return rough;
-  Power power(pairs, kLevel / static_cast<double>(n_comparisons));
+  Power power(pairs, kSignificanceLevel / static_cast<double>(n_comparisons));
   uint64_t low = least - 1, high = rough;  // not found often enough; found
   while (power(high) < kAnnouncedPower) {
     low = high;

@@ -9,7 +9,6 @@
 namespace kvasir {
 namespace {
 
-constexpr double kLevel = 0.05;
 constexpr int kHalvings = 60;
 
 // Draws of evenly spaced values, how often each was drawn.
@@ -115,7 +114,7 @@ Interval confidence_sequence(const ClusteredShare& share, double level) {
 }
 
 Verdict watched_verdict(const ClusteredPairs& pairs, size_t n_comparisons, double margin) {
-  const double level = kLevel / static_cast<double>(std::max<size_t>(n_comparisons, 1));
+  const double level = kSignificanceLevel / static_cast<double>(std::max<size_t>(n_comparisons, 1));
   const Interval interval = confidence_sequence(pairs, level);
   if (margin > 0 && interval.low >= -margin && interval.high <= margin) return Verdict::kEquivalent;
   if (interval.high < 0) return Verdict::kWorse;

@@ -9,7 +9,6 @@
 namespace kvasir {
 namespace {
 
-constexpr double kLevel = 0.05;
 constexpr double kZ = 1.959963984540054;       // 97.5 % point of the normal distribution
 constexpr double kPowerZ = 0.841621233572914;  // 80 % point
 
@@ -47,7 +46,7 @@ Spread spread_of(std::vector<double> values) {
   out.first_quartile = at(0.25);
   out.third_quartile = at(0.75);
   size_t k = 0;
-  while (2 * (k + 1) <= out.n && binomial_tail(k, out.n, 0.5) <= kLevel / 2) ++k;
+  while (2 * (k + 1) <= out.n && binomial_tail(k, out.n, 0.5) <= kSignificanceLevel / 2) ++k;
   if (k > 0) out.median_95 = Interval{values[k - 1], values[out.n - k]};
   return out;
 }
@@ -148,7 +147,7 @@ static double power(uint64_t n, double lost, double won, double level) {
 // With d = mean_square and D = mean, for pairs the share that differs and the difference of shares:
 //   (z(1 - level / 2) sqrt(d) + z(power) sqrt(d - D^2))^2 / D^2
 double samples_to_tell_mean(double mean, double mean_square, size_t n_comparisons) {
-  const double level = kLevel / static_cast<double>(n_comparisons);
+  const double level = kSignificanceLevel / static_cast<double>(n_comparisons);
   const double root = normal_point(level / 2) * std::sqrt(mean_square) +
                       kPowerZ * std::sqrt(std::max(0.0, mean_square - mean * mean));
   return root * root / (mean * mean);
@@ -158,7 +157,7 @@ double samples_to_tell_mean(double mean, double mean_square, size_t n_comparison
 // tell at all. From there the exact power decides, where it is quickly computed.
 std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comparisons) {
   if (pairs.n_lost == pairs.n_won) return std::nullopt;
-  const double level = kLevel / static_cast<double>(n_comparisons);
+  const double level = kSignificanceLevel / static_cast<double>(n_comparisons);
   const auto n = static_cast<double>(pairs.n);
   const double lost = static_cast<double>(pairs.n_lost) / n;
   const double won = static_cast<double>(pairs.n_won) / n;
@@ -177,7 +176,7 @@ std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comp
 }
 
 bool can_ever_tell(uint64_t n, size_t n_comparisons) {
-  return mcnemar_p({n, n, 0}) * static_cast<double>(n_comparisons) <= kLevel;
+  return mcnemar_p({n, n, 0}) * static_cast<double>(n_comparisons) <= kSignificanceLevel;
 }
 
 const char* name(Verdict verdict) {
@@ -205,7 +204,8 @@ Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, doubl
 Verdict verdict(const Interval& difference, const PairedCounts& pairs, uint64_t n_drawn, double p,
                 size_t n_comparisons, double margin) {
   if (difference.low >= -margin && difference.high <= margin) return Verdict::kEquivalent;
-  if (p <= kLevel) return pairs.n_lost > pairs.n_won ? Verdict::kWorse : Verdict::kBetter;
+  if (p <= kSignificanceLevel)
+    return pairs.n_lost > pairs.n_won ? Verdict::kWorse : Verdict::kBetter;
   if (!can_ever_tell(n_drawn, n_comparisons)) return Verdict::kNeverTell;
   return pairs.n_lost + pairs.n_won == 0 ? Verdict::kSame : Verdict::kCannotTell;
 }

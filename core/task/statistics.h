@@ -10,6 +10,9 @@
 
 namespace kvasir {
 
+// The chance of a verdict where there is no difference, over all comparisons of a run together.
+inline constexpr double kSignificanceLevel = 0.05;
+
 double mean(std::span<const double> values);  // 0 of none
 
 struct Interval {

@@ -17,7 +17,6 @@ using kernels::ElementType;
 using kernels::KvRows;
 
 // f32 sums of up to 4097 products of unit variance, exp to 1.2e-7: about 1e-6; 1e-5 is the promise.
-constexpr double kTolerance = 1e-5;
 // Of integers, with the same steps of q, and of weights where those have 8 bits, over random
 // numbers: 1.7e-4 of the largest output was seen.
 constexpr double kIntegerTolerance = 2.5e-4;
@@ -162,8 +161,8 @@ void check_against_reference(const AttentionShape& shape, const std::vector<floa
   const Expected exact = expected(shape, q, items);
   test::for_each_simd_target([&] {
     const Result r = run(shape, q, items);
-    test::check_close(r.o, exact.o, kTolerance);
-    test::check_close(r.lse, exact.lse, kTolerance);
+    test::check_close(r.o, exact.o, test::kAttentionTolerance);
+    test::check_close(r.lse, exact.lse, test::kAttentionTolerance);
     const Result in_integers = run(with_integers(shape), q, items);
     if (!has_groups(shape) || !has_integers()) {
       CHECK(in_integers.o == r.o);
@@ -366,7 +365,8 @@ TEST_SUITE("kernels/attention_decode") {
             else if (rounds)
               CHECK(is_close(r.o[i], of_steps, i));
             else
-              CHECK(std::fabs(r.o[i] - exact.o[i]) <= kTolerance * test::largest(exact.o));
+              CHECK(std::fabs(r.o[i] - exact.o[i]) <=
+                    test::kAttentionTolerance * test::largest(exact.o));
           }
         });
         kv.v = whole;

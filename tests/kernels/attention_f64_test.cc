@@ -16,7 +16,7 @@
 namespace {
 using namespace kvasir;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kDoubleInf = std::numeric_limits<double>::infinity();
 constexpr size_t kDims[] = {1, 3, 8, 17, 64, 80, 128, 129};
 
 }  // namespace
@@ -61,7 +61,7 @@ TEST_CASE("softmax_weights_f64 is exp of the distance to the largest") {
         std::uniform_real_distribution<double> draw(-spread, spread);
         std::vector<double> x(n);
         for (double& value : x) value = draw(random);
-        if (n > 2) x[n / 2] = -kInf;
+        if (n > 2) x[n / 2] = -kDoubleInf;
         if (n > 2) x[n - 1] = x[0];
         const double high = *std::max_element(x.begin(), x.end());
         long double sum = 0;
@@ -82,11 +82,11 @@ TEST_CASE("softmax_weights_f64 is exp of the distance to the largest") {
 TEST_CASE("softmax_weights_f64 of nothing but -inf is 0, and one bad number spoils the sum") {
   test::for_each_simd_target([] {
     for (const size_t n : {0u, 1u, 8u, 19u}) {
-      std::vector<double> x(n, -kInf);
+      std::vector<double> x(n, -kDoubleInf);
       CHECK(kernels::softmax_weights_f64(x.data(), n) == 0.0);
       CHECK(std::all_of(x.begin(), x.end(), [](double w) { return w == 0.0; }));
     }
-    for (const double bad : {kInf, std::numeric_limits<double>::quiet_NaN()})
+    for (const double bad : {kDoubleInf, std::numeric_limits<double>::quiet_NaN()})
       for (const size_t at : {0u, 5u, 18u}) {
         std::vector<double> x(19, 1.0);
         x[at] = bad;

@@ -13,8 +13,6 @@ using kernels::AttentionShape;
 using kernels::ElementType;
 using kernels::KvRows;
 
-constexpr double kTolerance = 1e-5;  // relative to the largest mass; as for decode
-
 struct Case {
   AttentionShape shape;
   std::vector<KvRows> items;
@@ -61,10 +59,10 @@ void check_case(const Case& c, uint32_t seed) {
                                        group,    mask};
     std::vector<float> value(c.n_keys * group, 0.0f);
     kernels::attention_mass(c.shape, queries, c.items, group, value.data(), scratch.get());
-    test::check_close(value, expected, kTolerance);
+    test::check_close(value, expected, test::kAttentionTolerance);
     std::vector<float> sum(c.n_keys, 0.0f);
     kernels::attention_mass(c.shape, queries, c.items, 1, sum.data(), scratch.get());
-    test::check_close(sum, summed, kTolerance);
+    test::check_close(sum, summed, test::kAttentionTolerance);
   });
 }
 

@@ -14,16 +14,14 @@ using kernels::ElementType;
 using kernels::KvRows;
 using kernels::PositionMask;
 
-constexpr double kTolerance = 1e-5;  // as for decode
-
 void check_against_reference(const AttentionShape& shape, size_t n_q, const PositionMask& mask,
                              std::span<const KvRows> items, uint32_t seed) {
   const test::PrefillCall call(shape, n_q, mask, items, seed);
   const auto expected = call.expected();
   test::for_each_simd_target([&] {
     const auto got = call.run(kernels::attention_prefill_scratch_bytes, kernels::attention_prefill);
-    test::check_close(got.o, expected.o, kTolerance);
-    test::check_close(got.lse, expected.lse, kTolerance);
+    test::check_close(got.o, expected.o, test::kAttentionTolerance);
+    test::check_close(got.lse, expected.lse, test::kAttentionTolerance);
   });
 }
 

@@ -14,8 +14,6 @@ using namespace kvasir;
 using kernels::ElementType;
 using kernels::Records;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
 // Records with a gap between them whose elements lie about a middle of their own, as keys do.
 struct Page {
   std::vector<uint8_t> bytes;
@@ -73,7 +71,7 @@ struct Steps {
   double magnitude;  // of the largest element
   Steps(const Page& page, size_t d) {
     const double unit = unit_of(page);
-    double least = kInf, most = -kInf;
+    double least = test::kInf, most = -test::kInf;
     for (size_t b = 0; b < page.records.n; ++b) {
       least = std::min(least, page.element(b, d));
       most = std::max(most, page.element(b, d));
@@ -120,7 +118,7 @@ std::vector<float> bounds(const Page& page, const std::vector<float>& weight) {
   test::Scratch scratch(kernels::coarse_scratch_bytes(page.width));
   float unit = 0.0f;
   REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get(), &unit));
-  std::vector<float> out(page.records.n, -kInf);
+  std::vector<float> out(page.records.n, -test::kInf);
   kernels::bound_coarse(weight.data(), page.width, coarse.get(), unit, nullptr, page.records.n,
                         out.data(), scratch.get());
   return out;
@@ -221,7 +219,7 @@ TEST_CASE("elements that are next to nothing beside others, which no weight coun
 }
 
 TEST_CASE("what is not finite has no coarse copy") {
-  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()})
+  for (const float bad : {test::kInf, -test::kInf, std::numeric_limits<float>::quiet_NaN()})
     for (const size_t d : {0u, 17u, 36u})
       for (const size_t record : {0u, 30u}) {
         Page page(32, 37, ElementType::kF32, 1.0f, 13);

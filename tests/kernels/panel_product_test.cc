@@ -21,7 +21,7 @@ using namespace kvasir;
 using kernels::kPanelWidth;
 using kernels::PanelType;
 
-std::vector<float> random_values(size_t n, uint32_t seed) {
+std::vector<float> uniform_values(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   std::vector<float> values(n);
@@ -76,13 +76,13 @@ struct Case {
 
 void check(const Case& c) {
   const size_t x_stride = c.n_in + 3, y_stride = c.n_cols + 5;
-  const auto x = random_values(c.n_rows * x_stride + 8, 1);
-  auto w = random_values(c.n_in * kPanelWidth, 2);
+  const auto x = uniform_values(c.n_rows * x_stride + 8, 1);
+  auto w = uniform_values(c.n_in * kPanelWidth, 2);
   for (float& value : w) value = representable(c.type, value);
   const auto packed = pack(c.type, w, c.n_in);
   const void* panel = c.type == PanelType::kF32 ? static_cast<const void*>(w.data())
                                                 : static_cast<const void*>(packed.data());
-  const auto before = random_values(c.n_rows * y_stride, 3);
+  const auto before = uniform_values(c.n_rows * y_stride, 3);
   auto y = before;
   kernels::panel_product(c.type, x.data(), x_stride, c.n_rows, panel, c.n_in, c.block, c.n_cols,
                          c.accumulate, y.data(), y_stride);
@@ -136,14 +136,14 @@ float chained(const Case& c, const float* x, const std::vector<float>& w, size_t
 void check_bits(const Case& c, size_t first_rows = 1) {
   CAPTURE(c.n_in);
   CAPTURE(c.block);
-  auto x = random_values(c.n_rows * c.n_in, 1), w = random_values(c.n_in * kPanelWidth, 2);
+  auto x = uniform_values(c.n_rows * c.n_in, 1), w = uniform_values(c.n_in * kPanelWidth, 2);
   if (c.type == PanelType::kBF16Pairs)
     for (float& value : x) value = to_bf16(value);
   for (float& value : w) value = representable(c.type, value);
   const auto packed = pack(c.type, w, c.n_in);
   const void* panel = c.type == PanelType::kF32 ? static_cast<const void*>(w.data())
                                                 : static_cast<const void*>(packed.data());
-  const auto before = random_values(c.n_rows * c.n_cols, 3);
+  const auto before = uniform_values(c.n_rows * c.n_cols, 3);
   const std::string target = kernels::simd_target_name();
   const bool fused = !target.starts_with("SS") && target != "EMU128" && target != "SCALAR";
   auto alone = before, want = before;

@@ -17,9 +17,9 @@
 namespace {
 using namespace kvasir;
 
-constexpr size_t kLengths[] = {1, 3, 8, 15, 16, 17, 64, 100, 1024, 1025, 5000};
+constexpr size_t kRowLengths[] = {1, 3, 8, 15, 16, 17, 64, 100, 1024, 1025, 5000};
 
-std::vector<float> random_values(size_t n, uint32_t seed, float scale = 1.0f) {
+std::vector<float> normal_values(size_t n, uint32_t seed, float scale = 1.0f) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, scale);
   std::vector<float> values(n);
@@ -42,10 +42,10 @@ TEST_SUITE_BEGIN("kernels/row_ops");
 
 TEST_CASE("rms_norm divides by the root of the mean square, in place or not") {
   test::for_each_simd_target([] {
-    for (const size_t n : kLengths) {
+    for (const size_t n : kRowLengths) {
       for (const float scale : {1e-4f, 1.0f, 1e4f}) {
         CAPTURE(n);
-        const auto x = random_values(n, 1, scale), weight = random_values(n, 2);
+        const auto x = normal_values(n, 1, scale), weight = normal_values(n, 2);
         double squares = 0.0;
         for (const float value : x) squares += double{value} * double{value};
         const double rms = std::sqrt(squares / static_cast<double>(n) + double{1e-5f});
@@ -64,10 +64,10 @@ TEST_CASE("rms_norm divides by the root of the mean square, in place or not") {
 
 TEST_CASE("swiglu is gate * sigmoid(gate) * up, also where exp would overflow") {
   test::for_each_simd_target([] {
-    for (const size_t n : kLengths) {
+    for (const size_t n : kRowLengths) {
       CAPTURE(n);
-      auto gate = random_values(n, 3, 5.0f);
-      const auto up = random_values(n, 4);
+      auto gate = normal_values(n, 3, 5.0f);
+      const auto up = normal_values(n, 4);
       gate[0] = -200.0f;
       gate[n / 2] = 200.0f;
       gate[n - 1] = n > 2 ? 0.0f : gate[n - 1];
@@ -83,10 +83,10 @@ TEST_CASE("swiglu is gate * sigmoid(gate) * up, also where exp would overflow") 
 
 TEST_CASE("geglu is gelu(gate) * up, also where tanh has its limits") {
   test::for_each_simd_target([] {
-    for (const size_t n : kLengths) {
+    for (const size_t n : kRowLengths) {
       CAPTURE(n);
-      auto gate = random_values(n, 7, 3.0f);
-      const auto up = random_values(n, 8);
+      auto gate = normal_values(n, 7, 3.0f);
+      const auto up = normal_values(n, 8);
       gate[0] = -1e12f;
       gate[n / 2] = 1e12f;
       gate[n - 1] = n > 2 ? 0.0f : gate[n - 1];
@@ -103,8 +103,8 @@ TEST_CASE("geglu is gelu(gate) * up, also where tanh has its limits") {
 
 TEST_CASE("add_to adds and leaves what lies behind") {
   test::for_each_simd_target([] {
-    for (const size_t n : kLengths) {
-      const auto x = random_values(n + 1, 5), before = random_values(n + 1, 6);
+    for (const size_t n : kRowLengths) {
+      const auto x = normal_values(n + 1, 5), before = normal_values(n + 1, 6);
       auto y = before;
       kernels::add_to(x.data(), n, y.data());
       bool all = y[n] == before[n];
@@ -120,7 +120,7 @@ TEST_CASE("mean_of_rows divides, then adds row after row, and leaves what lies b
       for (const size_t n_rows : {1, 2, 3, 7, 64, 129}) {
         CAPTURE(width);
         CAPTURE(n_rows);
-        auto x = random_values(n_rows * width, 9, 100.0f);
+        auto x = normal_values(n_rows * width, 9, 100.0f);
         x[width / 2] = -0.0f;
         std::vector<double> mean(width);
         std::vector<float> in_order(width);  // the bits that the header promises

@@ -113,6 +113,10 @@ inline size_t row_stride(kernels::ElementType type, size_t width, size_t gap_ele
          (type == kernels::ElementType::kF32 ? 4 : 2) * gap_elements;
 }
 
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+// Of attention, relative to the largest output.
+inline constexpr double kAttentionTolerance = 1e-5;
+
 inline std::vector<float> random_floats(size_t n, float scale, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, scale);

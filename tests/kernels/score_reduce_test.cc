@@ -12,8 +12,7 @@ namespace {
 using namespace kvasir;
 using kernels::ScoreRule;
 
-constexpr size_t kLengths[] = {1, 7, 16, 31, 33, 127, 255, 257, 1000};
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr size_t kScoreLengths[] = {1, 7, 16, 31, 33, 127, 255, 257, 1000};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
@@ -41,7 +40,7 @@ std::vector<float> reduce(ScoreRule rule, const Scores& s, float scale = 1.0f) {
 std::vector<float> one_after_the_other(ScoreRule rule, const Scores& s) {
   std::vector<float> out;
   for (size_t i = 0; i < s.n; ++i) {
-    float value = rule == ScoreRule::kMax ? -kInf : 0.0f;
+    float value = rule == ScoreRule::kMax ? -test::kInf : 0.0f;
     for (size_t g = 0; g < s.n_heads; ++g) {
       const float score = s.value[g * s.n + i];
       if (rule != ScoreRule::kMax) value += score;
@@ -114,7 +113,7 @@ double softmax_error(const Scores& s, float scale) {
 TEST_SUITE("kernels/score_reduce") {
   TEST_CASE("sum, mean and max follow their rules") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kScoreLengths) {
         for (size_t n_heads = 1; n_heads <= 8; ++n_heads) {
           CAPTURE(n);
           CAPTURE(n_heads);
@@ -135,12 +134,13 @@ TEST_SUITE("kernels/score_reduce") {
 
   TEST_CASE("sum, mean and max have the bits of one head after the other, whatever the values") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kScoreLengths) {
         for (size_t n_heads = 1; n_heads <= 8; ++n_heads) {
           CAPTURE(n);
           CAPTURE(n_heads);
           Scores s = random_scores(n_heads, n, 1e3f, 802);
-          const float special[] = {-kInf, kLargest, -kLargest, 1e-42f, 0.0f, -0.0f, kInf, kNan};
+          const float special[] = {-test::kInf, kLargest, -kLargest,  1e-42f,
+                                   0.0f,        -0.0f,    test::kInf, kNan};
           for (size_t i = 0; i < s.value.size(); i += 3) s.value[i] = special[i / 3 % 8];
           for (const auto rule : {ScoreRule::kSum, ScoreRule::kMean, ScoreRule::kMax})
             CHECK(differences(reduce(rule, s), one_after_the_other(rule, s)) == 0);
@@ -158,14 +158,14 @@ TEST_SUITE("kernels/score_reduce") {
         for (size_t i = 0; i < n; ++i) s.at(0, i) = s.at(2, i) = kNan;
         for (const float high : reduce(ScoreRule::kMax, s)) CHECK(high == 0.0f);
         for (float& score : s.value) score = kNan;
-        for (const float high : reduce(ScoreRule::kMax, s)) CHECK(high == -kInf);
+        for (const float high : reduce(ScoreRule::kMax, s)) CHECK(high == -test::kInf);
       }
     });
   }
 
   TEST_CASE("softmax_sum is the sum of the heads' softmaxes, as exactly as the header says") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kScoreLengths) {
         for (size_t n_heads = 1; n_heads <= 8; ++n_heads) {
           CAPTURE(n);
           CAPTURE(n_heads);
@@ -189,16 +189,16 @@ TEST_SUITE("kernels/score_reduce") {
 
   TEST_CASE("softmax_sum: -inf has no share, the largest values do not overflow") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kScoreLengths) {
         CAPTURE(n);
         Scores s = random_scores(3, n, 5.0f, 805);
         for (size_t i = 0; i < n; ++i) {
-          if (i % 3 == 1) s.at(0, i) = -kInf;
+          if (i % 3 == 1) s.at(0, i) = -test::kInf;
           if (i % 2 == 1) s.at(1, i) = i % 4 == 1 ? kLargest : -kLargest;
-          s.at(2, i) = -kInf;  // a head that may reach nothing
+          s.at(2, i) = -test::kInf;  // a head that may reach nothing
         }
         CHECK(softmax_error(s, 1.0f) <= 1.0);
-        Scores alone{1, n, std::vector<float>(n, -kInf)};
+        Scores alone{1, n, std::vector<float>(n, -test::kInf)};
         for (const float share : reduce(ScoreRule::kSoftmaxSum, alone)) CHECK(share == 0.0f);
       }
     });
@@ -206,8 +206,8 @@ TEST_SUITE("kernels/score_reduce") {
 
   TEST_CASE("softmax_sum shows a score that is no number") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
-        for (const float damaged : {kNan, kInf}) {
+      for (const size_t n : kScoreLengths) {
+        for (const float damaged : {kNan, test::kInf}) {
           Scores s = random_scores(2, n, 1.0f, 806);
           s.at(1, n / 2) = damaged;
           for (const float share : reduce(ScoreRule::kSoftmaxSum, s)) CHECK(std::isnan(share));

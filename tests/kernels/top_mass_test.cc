@@ -12,7 +12,7 @@
 namespace {
 using namespace kvasir;
 
-constexpr size_t kLengths[] = {1, 2, 7, 8, 9, 31, 33, 127, 1000, 4097};
+constexpr size_t kMassLengths[] = {1, 2, 7, 8, 9, 31, 33, 127, 1000, 4097};
 
 std::vector<uint32_t> marked(const std::vector<float>& weight, double total, double share) {
   std::vector<uint8_t> mark(weight.size() + 1, 0);
@@ -48,7 +48,7 @@ double sum_of(const std::vector<float>& weight) {
 TEST_SUITE("kernels/top_mass") {
   TEST_CASE("weights are exponentials relative to the largest, and their sum is that of doubles") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kMassLengths) {
         for (const float spread : {0.0f, 1.0f, 100.0f}) {
           for (const float softcap : {0.0f, 30.0f}) {
             CAPTURE(n);
@@ -84,7 +84,7 @@ TEST_SUITE("kernels/top_mass") {
 
   TEST_CASE("a logit that is no finite number shows in the sum") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kMassLengths) {
         for (const float damaged :
              {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
               -std::numeric_limits<float>::infinity()}) {
@@ -101,7 +101,7 @@ TEST_SUITE("kernels/top_mass") {
 
   TEST_CASE("the fewest weights that reach the share are those of a full sort") {
     test::for_each_simd_target([] {
-      for (const size_t n : kLengths) {
+      for (const size_t n : kMassLengths) {
         for (const float spread : {0.0f, 0.01f, 1.0f, 8.0f, 60.0f}) {
           auto weight = test::random_floats(n, spread, 913);
           kernels::softmax_weights(1.0f, 0.0f, weight.data(), n);

@@ -7,11 +7,19 @@
 #include <kvasir/kvasir.h>
 
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace kvasir::test {
+
+// begin up to end, none where it does not lie behind.
+inline std::vector<uint32_t> range(uint32_t begin, uint32_t end) {
+  std::vector<uint32_t> out(end > begin ? end - begin : 0);
+  std::iota(out.begin(), out.end(), begin);
+  return out;
+}
 
 inline kvasir_geometry small_geometry() {
   kvasir_geometry g{};

@@ -34,10 +34,6 @@ Words command(const TinyModel& m, const std::string& run) {
           run};
 }
 
-size_t lines_in(const std::string& text) {
-  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
 }  // namespace
 
 TEST_SUITE_BEGIN("tools/ab");

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 
 #include "tests/tools/tiny_model.h"
@@ -44,6 +45,10 @@ inline nlohmann::json cell_of(const nlohmann::json& report, const std::string& s
     if (cell["strategy"] == strategy) return cell;
   FAIL("no cell of " << strategy);
   return {};
+}
+
+inline size_t lines_in(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
 }  // namespace kvasir::test

@@ -12,10 +12,6 @@ namespace {
 using namespace kvasir::test;
 using Json = nlohmann::json;
 
-size_t lines_in(const std::string& text) {
-  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
 // A run whose records are made up: 1 right, 0 wrong, per sample; dense attention's first.
 class MadeUpRun {
  public:

@@ -11,7 +11,8 @@
 namespace {
 using namespace kvasir;
 
-StrategyConfig strategy_of(const std::string& toml, const std::vector<Override>& overrides = {}) {
+StrategyConfig imported_strategy(const std::string& toml,
+                                 const std::vector<Override>& overrides = {}) {
   StrategyConfig defaults;
   defaults.representative_types = tool::representative_types();
   StrategyConfig made = parse_strategy(toml, "test.toml", overrides, defaults);
@@ -39,36 +40,37 @@ TEST_CASE("every type of representative is a plugin") {
       {"MAX", "max"},      {"BLOCK_MAX", "max"},   {"MEAN", "mean"},   {"BLOCK_MEAN", "mean"},
       {"QUEST", "minmax"}, {"DYNAMIC", "dynamic"}, {"FIXED", "fixed"}, {"FIX", "fixed"}};
   for (const auto& [type, plugin] : types)
-    CHECK(words(strategy_of("[representative]\nrepresentative_type = '" + std::string(type) +
-                            "'\n")) == "kvasir." + std::string(plugin));
+    CHECK(words(imported_strategy("[representative]\nrepresentative_type = '" + std::string(type) +
+                                  "'\n")) == "kvasir." + std::string(plugin));
 }
 
 TEST_CASE("preselect_block puts a preselection before the selector it is said of") {
   const std::string plain = "block_topk second_block_count ";
-  CHECK(words(strategy_of(kTopK + "preselect_block = true\npreselect_block_count = 9\n"
-                                  "kernel_size = 5\n")) ==
+  CHECK(words(imported_strategy(kTopK + "preselect_block = true\npreselect_block_count = 9\n"
+                                        "kernel_size = 5\n")) ==
         "kvasir.preselect kernel_size preselect_block_count " + plain);
-  CHECK(words(strategy_of(kTopK + "preselect_block_count = 9\n")) ==
+  CHECK(words(imported_strategy(kTopK + "preselect_block_count = 9\n")) ==
         "kvasir.preselect preselect_block_count " + plain);
-  CHECK(words(strategy_of(kTopK + "preselect_block = true\nmax_capacity_prompt = 900\n")) ==
+  CHECK(words(imported_strategy(kTopK + "preselect_block = true\nmax_capacity_prompt = 900\n")) ==
         "kvasir.preselect max_capacity_prompt " + plain);
-  CHECK(words(strategy_of(kTopK + "preselect_block = false\npreselect_block_count = 9\n"
-                                  "kernel_size = 5\n")) == plain);
-  CHECK(words(strategy_of(kTopK, {{"selector.preselect_block", "true", {}}})) ==
+  CHECK(words(imported_strategy(kTopK + "preselect_block = false\npreselect_block_count = 9\n"
+                                        "kernel_size = 5\n")) == plain);
+  CHECK(words(imported_strategy(kTopK, {{"selector.preselect_block", "true", {}}})) ==
         "kvasir.preselect " + plain);
 }
 
 TEST_CASE("without them, and where they are the selector's own, nothing changes") {
-  CHECK(words(strategy_of(kTopK)) == "block_topk second_block_count ");
-  CHECK(words(strategy_of("[selector]\nplugin = 'snapkv'\nkernel_size = 5\n")) ==
+  CHECK(words(imported_strategy(kTopK)) == "block_topk second_block_count ");
+  CHECK(words(imported_strategy("[selector]\nplugin = 'snapkv'\nkernel_size = 5\n")) ==
         "snapkv kernel_size ");
   const std::string chain =
       "[[selector]]\nplugin = 'preselect'\npreselect_block = false\npreselect_block_count = 4\n"
       "[[selector]]\nplugin = 'block_topk'\n";
-  CHECK(words(strategy_of(chain)) == "preselect preselect_block preselect_block_count block_topk ");
-  CHECK_THROWS_WITH_AS(strategy_of(chain + "preselect_block = true\n"),
+  CHECK(words(imported_strategy(chain)) ==
+        "preselect preselect_block preselect_block_count block_topk ");
+  CHECK_THROWS_WITH_AS(imported_strategy(chain + "preselect_block = true\n"),
                        doctest::Contains("test.toml:7:1: the chain preselects already"), Error);
-  CHECK_THROWS_WITH_AS(strategy_of(kTopK + "preselect_block = 1\n"),
+  CHECK_THROWS_WITH_AS(imported_strategy(kTopK + "preselect_block = 1\n"),
                        "test.toml:4:1: preselect_block must be true or false", Error);
 }
 

@@ -19,7 +19,7 @@ using kvasir::test::run_kvasir;
 using kvasir::test::TinyModel;
 using Json = nlohmann::json;
 
-std::vector<Json> lines_in(const std::string& path) {
+std::vector<Json> json_lines_in(const std::string& path) {
   std::ifstream file(path);
   REQUIRE(file.good());
   std::vector<Json> out;
@@ -69,7 +69,7 @@ TEST_CASE(
                     "--seed", "4", "--judge", judge, "-o", made})
                 .code == 0);
     REQUIRE(s.eval({"--samples", file, "--judge", judge, "-o", read}).code == 0);
-    const auto a = lines_in(made), b = lines_in(read);
+    const auto a = json_lines_in(made), b = json_lines_in(read);
     REQUIRE(a.size() == 18);
     REQUIRE(b.size() == 18);
     for (size_t i = 0; i < a.size(); ++i)
@@ -99,7 +99,7 @@ TEST_CASE("samples for another harness are answered, and its scorer finds what w
                   : format == "infinitebench" ? "/dense/preds_needle_multi_key.jsonl"
                   : format == "longbench2"    ? "/dense.jsonl"
                                               : "/dense/samples_needle_multi_key.jsonl");
-    CHECK(lines_in(path).size() == 3);
+    CHECK(json_lines_in(path).size() == 3);
     if (format == "ruler" || format == "infinitebench") {
       const Json scored =
           json_of({"task", "score", path, "--scorer", "string_match_all", "--json"});

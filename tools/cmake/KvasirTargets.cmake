@@ -8,6 +8,10 @@ target_compile_options(kvasir_options INTERFACE
   "$<$<AND:$<BOOL:${KVASIR_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>"
   "$<$<AND:$<BOOL:${KVASIR_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>")
+if(CMAKE_UNITY_BUILD)  # gcc takes a file included by another for a header
+  target_compile_options(kvasir_options INTERFACE
+    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>")
+endif()
 if(KVASIR_SANITIZE)
   target_compile_options(kvasir_options INTERFACE
     -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -85,9 +89,10 @@ endfunction()
 # ctest entry <folder>, labelled <folder>. With the option DATA another one, <folder>/data: the cases of
 # tests/support/data.h, skipped where their data is absent. With the option COMPUTES the test itself
 # computes for long, and is compiled as what it tests. With OWN_HEADERS it parses all headers itself: a
-# library that it links defines what those parsed before do not know.
+# library that it links defines what those parsed before do not know. With SEPARATE its files are compiled
+# one by one whatever the preset says, as helpers in them have names in common, or some are in C.
 function(kvasir_add_test folder)
-  cmake_parse_arguments(ARG "COMPUTES;DATA;OWN_HEADERS" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES;DATA;OWN_HEADERS;SEPARATE" "" "SOURCES;LINK;LABELS" ${ARGN})
   kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
   string(REPLACE "/" "_" target "kvasir_test_${folder}")
   add_executable(${target} ${ARG_SOURCES})
@@ -97,6 +102,9 @@ function(kvasir_add_test folder)
     if(NOT ARG_OWN_HEADERS)
       target_precompile_headers(${target} REUSE_FROM kvasir_test_headers)
     endif()
+  endif()
+  if(ARG_SEPARATE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endif()
   set(entries ${folder})
   if(ARG_DATA)

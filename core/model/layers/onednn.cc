@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/model/layers/panel_matrix.h"
 #include "kernels/panel_product.h"
 #include "kernels/row_ops.h"
 #include "kernels/simd_target.h"
@@ -29,7 +30,6 @@ namespace kvasir {
 namespace {
 
 using dnnl::memory;
-constexpr uint32_t kPanel = kernels::kPanelWidth;
 
 void stay_single_threaded() {
   thread_local const bool done = [] {

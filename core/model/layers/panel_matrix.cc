@@ -30,7 +30,6 @@ namespace {
 // both have the same bits. In bf16 they have not: whoever moves that limit moves results. In int8
 // our kernel is the only one; there many rows are those that are shared out, too.
 constexpr uint32_t kFewRowsF32 = 16, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
-constexpr uint32_t kPanel = kernels::kPanelWidth;
 static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as many outputs
 // Up to this many rows tiles are slower: weights have to be put in order for them (equal at 25 to
 // 31 rows in Q8_0, Q4_0, Q4_K and Q6_K, two cores of a Xeon), and oneDNN takes panels of bf16 as

@@ -28,6 +28,8 @@
 
 namespace kvasir {
 
+inline constexpr uint32_t kPanel = kernels::kPanelWidth;  // outputs of a panel
+
 struct PanelMatrix {
   Compute type = Compute::kF32;  // of its products
   uint32_t n_in = 0, n_out = 0;

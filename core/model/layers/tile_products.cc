@@ -9,8 +9,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kPanel = kernels::kPanelWidth;
-
 using kernels::kTiledInputs;
 
 size_t piece_bytes(const PanelMatrix& w, size_t inputs) {

@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <iterator>
 #include <new>
-#include <system_error>
 
 #include "plugins/shared/nameless_file.h"
+#include "plugins/storage/tiered/reason.h"
 
 namespace kvasir::tiered {
 namespace {
@@ -46,8 +46,6 @@ int64_t again_after_eintr(const Call& call) noexcept {
 }
 
 }  // namespace
-
-std::string reason(int error) { return std::generic_category().message(error); }
 
 BlockFile::BlockFile(std::string folder, uint64_t limit_bytes, bool direct)
     : folder_(std::move(folder)),

@@ -96,7 +96,4 @@ class FileChain {
   uint32_t n_reserved_ = 0;
 };
 
-// The text of an errno.
-std::string reason(int error);
-
 }  // namespace kvasir::tiered

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "plugins/storage/tiered/block_memory.h"
+#include "plugins/storage/tiered/reason.h"
 
 namespace kvasir::tiered {
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "plugins/storage/tiered/reason.h"
+
 namespace kvasir::tiered {
 
 Writing::Writing(const Extent& to, const Records& records, Memory memory)

@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "plugins/storage/tiered/reason.h"
+
 namespace kvasir::tiered {
 namespace {
 

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
-#include <system_error>
 #include <vector>
 
+#include "plugins/storage/tiered/reason.h"
 #include "plugins/storage/tiered/store_entries.h"
 
 namespace kvasir::tiered {
@@ -20,8 +20,6 @@ namespace {
 
 constexpr size_t kMostElements = 1 << 16;  // of an answer that is a list
 constexpr size_t kMostTold = 160;          // characters of a server's sentence
-
-std::string reason(int error) { return std::generic_category().message(error); }
 
 // Lists longer than anything that is asked for are refused before memory is taken for them.
 void limit_lists(redisReader& reader) {

@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "plugins/storage/tiered/reason.h"
+
 namespace kvasir::tiered {
 namespace {
 
@@ -22,8 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kUnfinishedSeconds = 3600;  // after that nobody writes a temporary file any more
 constexpr uint64_t kScansPerLimit = 64;
-
-std::string reason(int error) { return std::generic_category().message(error); }
 
 struct Descriptor {
   int fd;

@@ -14,9 +14,6 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-constexpr uint32_t kWidth = 2 * 16;  // two kv heads of 16
-const std::vector<uint32_t> kOrder = {2, 0, 1, 4, 3};
-
 // A model whose feed-forward takes a while without a processor, as one on a device would.
 class SleepingModel final : public ForwardedModel {
  public:

@@ -26,6 +26,9 @@ inline std::vector<std::vector<TokenId>> some_chunks() {
   return chunks;
 }
 
+inline constexpr uint32_t kWidth = 2 * 16;  // two kv heads of 16
+inline const std::vector<uint32_t> kOrder = {2, 0, 1, 4, 3};
+
 // A blender, its prompt, and the same prompt as plain tokens.
 struct BlendWorld {
   BlendWorld(Engine& in, const Model& model, const std::vector<uint32_t>& order, bool has_bos,

@@ -13,8 +13,6 @@
 namespace {
 using namespace kvasir;
 
-constexpr uint32_t kPanel = 64;
-
 // Tensors of f32 and matrices for them, side by side in one region.
 class Group {
  public:

@@ -195,7 +195,7 @@ TEST_CASE("comparisons judged together reject what Holm's rule rejects") {
     CHECK((judged[i].verdict == Verdict::kWorse) == (rejects && all[i].n_lost > all[i].n_won));
   }
   CHECK(judged[5].verdict == Verdict::kNeverTell);
-  CHECK(judge({}, 0).empty());
+  CHECK(judge(std::span<const PairedCounts>{}, 0).empty());
 }
 
 // Ten arms, dense attention's equals, but for answers that flip at random: in at most one run of

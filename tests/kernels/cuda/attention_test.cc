@@ -7,20 +7,18 @@
 #include <limits>
 
 #include "tests/kernels/cuda/attention_case.h"
+#include "tests/kernels/cuda/kv_types.h"
 
 namespace {
 using kvasir::cuda::Instructions;
 using kvasir::cuda::KvType;
 using kvasir::test::CudaCase;
 using kvasir::test::CudaResult;
+using kvasir::test::is_grouped;
+using kvasir::test::kKvTypes;
 using kvasir::test::random_floats;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr KvType kTypes[] = {KvType::kF32,  KvType::kF16,  KvType::kBF16,
-                             KvType::kQ8_0, KvType::kQ4_0, KvType::kFp8};
-
-bool is_grouped(KvType type) { return type == KvType::kQ8_0 || type == KvType::kQ4_0; }
-
 // One sequence per length, its queries behind all keys.
 void add_sequences(CudaCase& c, const std::vector<uint32_t>& lengths, uint32_t format) {
   std::vector<uint32_t> positions;
@@ -72,7 +70,7 @@ void check_launches(Instructions instructions, KvType product, uint32_t block_si
 
 TEST_SUITE("kernels/cuda/attention") {
   TEST_CASE("every element type and odd lengths, around the tile, the split and none at all") {
-    for (const KvType type : kTypes) {
+    for (const KvType type : kKvTypes) {
       for (const size_t gap : {size_t{0}, size_t{2}}) {  // 16-byte loads, and rows aligned to less
         if (gap != 0 && is_grouped(type)) continue;      // never aligned to 16
         CAPTURE(static_cast<int>(type));
@@ -163,7 +161,7 @@ TEST_SUITE("kernels/cuda/attention") {
                                           {128u, 128u},
                                           {192u, 128u},
                                           {256u, 256u}}) {
-      for (const KvType type : kTypes) {
+      for (const KvType type : kKvTypes) {
         if (is_grouped(type) && (head_dim % 32 != 0 || v_dim % 32 != 0)) continue;
         CAPTURE(head_dim);
         CAPTURE(static_cast<int>(type));

@@ -36,4 +36,9 @@ class DeviceArray {
   void* data_;
 };
 
+template <class T>
+uint64_t address(const DeviceArray<T>& array) {
+  return reinterpret_cast<uint64_t>(array.data());
+}
+
 }  // namespace kvasir::test

@@ -11,8 +11,6 @@ namespace {
 using namespace kvasir::cuda;
 using kvasir::test::DeviceArray;
 
-uint64_t address(const auto& array) { return reinterpret_cast<uint64_t>(array.data()); }
-
 KvBlock block_of(uint64_t i) {
   const auto n = static_cast<uint32_t>(i);
   return {1000 + i, 2000 + i, 3000 + i, n, n + 1, n + 2, n % 2};

@@ -14,11 +14,6 @@ namespace {
 using namespace kvasir::cuda;
 using kvasir::test::DeviceArray;
 
-template <class T>
-uint64_t address(const DeviceArray<T>& array) {
-  return reinterpret_cast<uint64_t>(array.data());
-}
-
 std::vector<float> random_values(size_t n, float scale, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, scale);

@@ -17,11 +17,6 @@ namespace {
 using namespace kvasir::cuda;
 using kvasir::test::DeviceArray;
 
-template <class T>
-uint64_t address(const DeviceArray<T>& array) {
-  return reinterpret_cast<uint64_t>(array.data());
-}
-
 // Below, at and above a warp and a block of threads, and the widths of models.
 constexpr uint32_t kPairCounts[] = {1, 3, 16, 31, 32, 33, 40, 64, 127, 257};
 

@@ -12,18 +12,16 @@
 #include "kernels/convert.h"
 #include "kernels/cuda/token_rows.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/kv_types.h"
 #include "tests/kernels/rows.h"
 
 namespace {
 using namespace kvasir::cuda;
 using kvasir::kernels::ElementType;
 using kvasir::test::DeviceArray;
+using kvasir::test::is_grouped;
+using kvasir::test::kKvTypes;
 using kvasir::test::random_floats;
-
-constexpr KvType kTypes[] = {KvType::kF32,  KvType::kF16,  KvType::kBF16,
-                             KvType::kQ8_0, KvType::kQ4_0, KvType::kFp8};
-
-bool is_grouped(KvType type) { return type == KvType::kQ8_0 || type == KvType::kQ4_0; }
 
 uint64_t row_bytes(KvType type, uint32_t dim) {
   return kvasir::kernels::row_bytes(static_cast<ElementType>(type), dim);
@@ -33,11 +31,6 @@ std::vector<uint8_t> converted(KvType type, const std::vector<float>& x) {
   std::vector<uint8_t> out(row_bytes(type, static_cast<uint32_t>(x.size())));
   kvasir::kernels::convert_from_f32(static_cast<ElementType>(type), x.data(), out.data(), x.size());
   return out;
-}
-
-template <class T>
-uint64_t address(const DeviceArray<T>& array) {
-  return reinterpret_cast<uint64_t>(array.data());
 }
 
 // Rows that hold what is rare: zeros, equal extremes of both signs, ties, large and tiny numbers.
@@ -57,7 +50,7 @@ std::vector<float> odd_rows(uint32_t n_rows, uint32_t dim) {
 
 TEST_SUITE("kernels/cuda/token_rows") {
   TEST_CASE("rows are stored as the host stores them, byte for byte, in every type") {
-    for (const KvType type : kTypes) {
+    for (const KvType type : kKvTypes) {
       CAPTURE(static_cast<int>(type));
       const uint32_t n = 9, dim = is_grouped(type) ? 96 : 37, v_dim = is_grouped(type) ? 32 : 5;
       const std::vector<float> k = odd_rows(n, dim), v = random_floats(n * v_dim, 1.0f, 9);
@@ -123,7 +116,7 @@ TEST_SUITE("kernels/cuda/token_rows") {
   }
 
   TEST_CASE("rows come out packed, and go back to where they were") {
-    for (const KvType type : kTypes) {
+    for (const KvType type : kKvTypes) {
       CAPTURE(static_cast<int>(type));
       const uint32_t n = 5, dim = is_grouped(type) ? 64 : 37, v_dim = is_grouped(type) ? 32 : 5;
       const uint64_t k_bytes = row_bytes(type, dim), v_bytes = row_bytes(type, v_dim);

@@ -19,7 +19,7 @@ using kvasir::test::DeviceArray;
 using Scores = std::vector<float>;
 using Indices = std::vector<uint32_t>;
 
-constexpr uint32_t kUntouched = 0xdeadbeefu;
+constexpr uint32_t kUntouchedIndex = 0xdeadbeefu;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
@@ -54,7 +54,7 @@ void check_lists(const std::vector<List>& lists) {
     n_indices += std::min<uint64_t>(list.k, list.score.size()) + 1;
   }
   const DeviceArray<float> on_device(scores);
-  const DeviceArray<uint32_t> index(Indices(n_indices, kUntouched));
+  const DeviceArray<uint32_t> index(Indices(n_indices, kUntouchedIndex));
   const auto address = [](const auto& array) { return reinterpret_cast<uint64_t>(array.data()); };
   std::vector<TopKList> sent;
   Indices want;
@@ -65,7 +65,7 @@ void check_lists(const std::vector<List>& lists) {
     Indices best = sorted_best(lists[i].score, lists[i].k, lists[i].higher_first);
     for (uint32_t& chosen : best) chosen += sent[i].first;
     want.insert(want.end(), best.begin(), best.end());
-    want.push_back(kUntouched);
+    want.push_back(kUntouchedIndex);
   }
   const DeviceArray<TopKList> on(sent);
   top_k(address(on), static_cast<uint32_t>(sent.size()), {});

@@ -15,11 +15,6 @@ namespace {
 using namespace kvasir;
 using test::DeviceArray;
 
-template <class T>
-uint64_t address(const DeviceArray<T>& array) {
-  return reinterpret_cast<uint64_t>(array.data());
-}
-
 std::vector<float> random_rows(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, 1.0f);

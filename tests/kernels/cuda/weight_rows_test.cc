@@ -13,11 +13,6 @@ namespace {
 using namespace kvasir;
 using test::DeviceArray;
 
-template <class T>
-uint64_t address(const DeviceArray<T>& array) {
-  return reinterpret_cast<uint64_t>(array.data());
-}
-
 }  // namespace
 
 TEST_SUITE("kernels/cuda/weight_rows") {

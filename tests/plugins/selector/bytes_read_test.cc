@@ -8,13 +8,14 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-const std::string kCache = "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tokens = 4\n";
+const std::string kSmallBlocks = "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tokens = 4\n";
 
 // Of one decoded token behind a prompt of 20: 3 layers, 2 kv heads, head_dim 16. Candidates are the
 // tokens 4 to 16, or the blocks 1 to 3.
 Engagement decoded(const std::string& selector, const std::string& storage = "") {
   Prescribed given;
-  const auto engine = given.engine(kCache + "[selector]\nplugin = 'kvasir." + selector + storage);
+  const auto engine =
+      given.engine(kSmallBlocks + "[selector]\nplugin = 'kvasir." + selector + storage);
   const auto seq = engine->open();
   Prescribed::prompt(*engine, seq, 20);
   CHECK(engine->prefill_engagement().selector_bytes_read == 0);

@@ -17,12 +17,6 @@ namespace kvasir::test {
 
 using Tokens = std::vector<uint32_t>;
 
-inline Tokens range(uint32_t begin, uint32_t end) {
-  Tokens out(end > begin ? end - begin : 0);
-  std::iota(out.begin(), out.end(), begin);
-  return out;
-}
-
 // The k best of `among`, ascending: a stable sort, best score first, so that ties go to the lower.
 inline Tokens best_of(const std::vector<double>& score, Tokens among, size_t k) {
   std::stable_sort(among.begin(), among.end(),

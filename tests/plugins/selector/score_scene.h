@@ -91,10 +91,4 @@ struct ScoreScene {
 #endif
 };
 
-inline std::vector<uint32_t> range(uint32_t begin, uint32_t end) {
-  std::vector<uint32_t> out(end - begin);
-  std::iota(out.begin(), out.end(), begin);
-  return out;
-}
-
 }  // namespace kvasir::test

@@ -14,7 +14,7 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr const char* kColumns =
+constexpr const char* kAttentionColumns =
     "One layer, keys and values from a seed; repetitions of all rows take turns. Rows:\n"
     "  dense      a decoded token over all keys\n"
     "  blocks     a decoded token over --blocks blocks per kv head, drawn at random, and a window\n"
@@ -58,7 +58,7 @@ void bench_attention(const Options& options, AttentionOptions o) {
   print(measure_attention(options, o.shape, o.n_repetitions), o.format);
 }
 
-const char* name(AttentionKind kind) {
+const char* kind_name(AttentionKind kind) {
   switch (kind) {
     case AttentionKind::kDense:
       return "dense";
@@ -74,7 +74,7 @@ Json or_null(double value) { return value > 0 ? Json(value) : Json(); }
 
 Json row_json(const AttentionRow& r, const MeasuredLimits& limits) {
   return {{"test", r.name()},
-          {"kind", name(r.kind)},
+          {"kind", kind_name(r.kind)},
           {"n_depth", r.depth},
           {"n_queries", r.n_queries},
           {"type_k", r.type_k},
@@ -97,7 +97,7 @@ Json row_json(const AttentionRow& r, const MeasuredLimits& limits) {
 
 std::string AttentionRow::name() const {
   const std::string what =
-      kind == AttentionKind::kPrompt ? format("pp%u", n_queries) : tool::name(kind);
+      kind == AttentionKind::kPrompt ? format("pp%u", n_queries) : kind_name(kind);
   return what + format(" @ d%u", depth);
 }
 
@@ -153,7 +153,7 @@ void add_bench_attention(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   auto o = std::make_shared<AttentionOptions>();
   AttentionShape& s = o->shape;
-  c->footer(kColumns);
+  c->footer(kAttentionColumns);
   c->add_option("--heads", s.n_q_heads, "Query heads (32)");
   c->add_option("--kv-heads", s.n_kv_heads, "kv heads (8)");
   c->add_option("--head-dim", s.head_dim, "Elements of a key and of a value (128)");

@@ -14,7 +14,7 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr const char* kColumns =
+constexpr const char* kBandwidthColumns =
     "One row per number of threads; repetitions of all of them take turns. Medians, and behind +/- "
     "the distance from the first quartile to the third, of the median:\n"
     "  streams       GB/s read from first to last byte, each worker its own slice\n"
@@ -91,7 +91,7 @@ void add_bench_bandwidth(CLI::App& bench) {
       "How fast memory is read, in streams and in blocks, by number of threads; and what starting "
       "and ending a region of the thread pool costs");
   auto o = std::make_shared<BandwidthOptions>();
-  c->footer(kColumns);
+  c->footer(kBandwidthColumns);
   c->add_option("-t,--threads", o->threads,
                 "Numbers of threads, as 1,2,8 (default: powers of two and all cores)");
   add_numa(*c, o->numa);

@@ -15,7 +15,7 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr const char* kColumns =
+constexpr const char* kStorageColumns =
     "One row per size and depth; tiered and plain reads take turns. Medians, and behind +/- the "
     "distance from the first quartile to the third, of the median:\n"
     "  block       K and V of a block, KiB\n"
@@ -117,7 +117,7 @@ void add_bench_storage(CLI::App& bench) {
       "How fast random blocks come back from the file of the storage tiered, by size of "
       "a block and number of reads at a time, beside plain reads of the same bytes");
   auto o = std::make_shared<StorageBenchOptions>();
-  c->footer(kColumns);
+  c->footer(kStorageColumns);
   c->add_option("--folder", o->folder,
                 "Where both files are made (default: the system's for temporary files)");
   c->add_option("--kib", o->kibibytes, "Sizes of K and V of a block, KiB (64,128,512)");

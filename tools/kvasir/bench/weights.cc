@@ -14,7 +14,7 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr const char* kColumns =
+constexpr const char* kWeightsColumns =
     "One line per type and number of rows; repetitions of all types take turns. +/- is the "
     "distance "
     "from the first quartile to the third, of the median:\n"
@@ -121,7 +121,7 @@ void add_bench_weights(CLI::App& bench) {
   auto* c = bench.add_subcommand(
       "weights", "Products of one row and of many with matrices of each type of weights");
   auto o = std::make_shared<WeightsOptions>();
-  c->footer(kColumns);
+  c->footer(kWeightsColumns);
   c->add_option("--type", o->types,
                 "Types, separated by commas (default: f32, bf16, quantised ones)");
   c->add_option("--rows", o->rows, "Rows that share a product: 1 of a decoded token (1,32,512)");

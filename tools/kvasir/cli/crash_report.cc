@@ -33,7 +33,7 @@ constexpr Caught kCaught[] = {{SIGSEGV, "SIGSEGV"},
                               {SIGABRT, "SIGABRT"}};
 constexpr size_t kCaughtSignals = sizeof kCaught / sizeof kCaught[0];
 
-struct sigaction before[kCaughtSignals];
+struct sigaction handlers_before[kCaughtSignals];
 char blocked_list[4096];
 char* crash_text = nullptr;  // of write_crashes_to()
 size_t crash_text_bytes = 0;
@@ -250,7 +250,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
              has_address ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, is_write(context));
       reported = true;
     }
-    sigaction(signal, &before[i], nullptr);
+    sigaction(signal, &handlers_before[i], nullptr);
   }
   if (info->si_code <= 0) raise(signal);
   errno = error;
@@ -287,7 +287,8 @@ void install_crash_report(const std::string& blocked_plugins) {
   struct sigaction action {};
   action.sa_sigaction = on_crash;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  for (size_t i = 0; i < kCaughtSignals; ++i) sigaction(kCaught[i].signal, &action, &before[i]);
+  for (size_t i = 0; i < kCaughtSignals; ++i)
+    sigaction(kCaught[i].signal, &action, &handlers_before[i]);
   std::set_terminate(on_terminate);
   std::atexit(on_exit_call);
 }

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kContactPatience{20};
 
 bool is_seen(const fs::path& list, const std::string& line) {
   std::ifstream in(list);
@@ -57,7 +57,7 @@ pid_t start(const std::string& path) {
 
 // The status of waitpid(); nothing when it had to be ended.
 std::optional<int> wait_for(pid_t child) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kContactPatience;
   for (int status = 0; std::chrono::steady_clock::now() < end;) {
     const pid_t done = waitpid(child, &status, WNOHANG);
     if (done == child) return status;
@@ -82,7 +82,7 @@ std::string first_contact(const PluginFile& file) {
   if (!status)
     return "does not come back from being loaded and created: it was tried in a process of its own "
            "for " +
-           std::to_string(kPatience.count()) + " s";
+           std::to_string(kContactPatience.count()) + " s";
   if (WIFSIGNALED(*status)) {
     const std::string why = why_blocked(file.path);
     return why.empty() ? "ends a process that loads and creates it with signal " +

@@ -34,7 +34,7 @@ HostServices::Log stderr_log(const std::string& level) {
 
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(3);  // of who pressed Ctrl-C
+constexpr auto kInterruptPatience = std::chrono::seconds(3);  // of who pressed Ctrl-C
 
 // Says that a call takes long, at `slow` and at twice that, four times, ...
 class SlowCalls {
@@ -45,7 +45,7 @@ class SlowCalls {
     const Breadcrumb& in = call.crumb;
     if (is_interrupted()) {
       waited_ += Watchdog::kPeriod;
-      if (waited_ >= kPatience) {
+      if (waited_ >= kInterruptPatience) {
         std::fprintf(stderr, "kvasir: interrupted, and %s does not return from %s\n", in.plugin,
                      in.function);
         std::_Exit(130);

@@ -14,7 +14,7 @@
 namespace kvasir::tool {
 namespace {
 
-const char* const kRule =
+const char* const kBlendRule =
     "Each chunk is read alone, once; then every arm answers the same samples over the same chunks: "
     "full computes all of them anew and is the control, prefix reuses the first, reuse all with "
     "their keys turned to their new positions, a share computes the tokens again that deviate most "
@@ -63,7 +63,7 @@ void add_task_blend(CLI::App& task) {
   auto f = std::make_shared<BlendFlags>();
   options->seed = 1;
   f->task.tasks = "chunk_border,chunk_chain";
-  c->footer(kRule);
+  c->footer(kBlendRule);
   add_model_flags(*c, *options);
   add_strategy_flags(*c, *options);
   c->add_option("--task", f->task.tasks, "chunk_border, chunk_chain (both)");

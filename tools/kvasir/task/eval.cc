@@ -16,7 +16,7 @@
 namespace kvasir::tool {
 namespace {
 
-const char* const kRule =
+const char* const kEvalRule =
     "Judged by tokens, a sample is right when greedy decoding gives exactly the tokens of every "
     "answer. Judged by text, the model writes its answers, a scorer gives 0 to 1, and the accuracy "
     "is the mean; what it wrote stays in the context of later questions. `kvasir task list` says "
@@ -150,7 +150,7 @@ void add_task_eval(CLI::App& task) {
   auto options = std::make_shared<Options>();
   auto f = std::make_shared<EvalFlags>();
   options->seed = 1;
-  c->footer(kRule);
+  c->footer(kEvalRule);
   add_model_flags(*c, *options);
   add_arm_flags(*c, *options, f->strategies);
   c->add_option("--task", f->task.tasks,

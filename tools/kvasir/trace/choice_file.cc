@@ -9,15 +9,12 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kChoiceVersion = 1;
 
 std::string metadata_of(const RecallReport& report) {
-  Json json{{"version", kVersion},
-            {"trace", report.recorded->file},
-            {"model", report.recorded->model},
-            {"context", report.shape.context},
-            {"steps", report.shape.steps},
-            {"n_kv_heads", report.shape.n_kv_heads},
+  Json json{{"version", kChoiceVersion},       {"trace", report.recorded->file},
+            {"model", report.recorded->model}, {"context", report.shape.context},
+            {"steps", report.shape.steps},     {"n_kv_heads", report.shape.n_kv_heads},
             {"strategies", Json::object()}};
   for (const RecallResult& result : report.strategies) {
     Json settings = Json::object();

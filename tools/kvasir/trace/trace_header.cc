@@ -12,7 +12,7 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kTraceVersion = 1;
 constexpr const char* kPairings[] = {"interleaved", "half_split"};
 constexpr const char* kScalings[] = {"none", "linear", "dynamic_ntk", "yarn", "llama3"};
 constexpr const char* kTypes[] = {"f32", "f16"};
@@ -112,7 +112,7 @@ RopeConfig rope_of(const Json& json, const std::string& where, uint32_t head_dim
 }  // namespace
 
 std::string trace_header_text(const TraceHeader& h) {
-  const Json json{{"version", kVersion},
+  const Json json{{"version", kTraceVersion},
                   {"model", h.model},
                   {"layers", h.layers},
                   {"n_model_layers", h.n_model_layers},
@@ -132,7 +132,7 @@ std::string trace_header_text(const TraceHeader& h) {
 TraceHeader parse_trace_header(const std::string& text, const std::string& path) {
   const std::string where = path + ": kvasir_trace: ";
   Fields in(Json::parse(text, nullptr, false), where);
-  in.whole("version", kVersion, kVersion);
+  in.whole("version", kTraceVersion, kTraceVersion);
   TraceHeader h;
   const Json model = in.take("model");
   if (!model.is_string()) in.refuse("'model' must be a text");
