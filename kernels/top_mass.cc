@@ -11,6 +11,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/compress-inl.h"
 #include "kernels/exp-inl.h"
 #include "kernels/for_vectors-inl.h"
 
@@ -142,8 +143,8 @@ HWY_INLINE size_t keep(const float* weight, size_t n, const Place& place, const 
     const auto at = place(du, i);
     const auto kept = is_kept(d, w);
     // Whole vectors are stored: what lies behind the kept ones is overwritten by the next.
-    hn::StoreU(hn::Compress(w, kept), d, to.weight + count);
-    hn::StoreU(hn::Compress(at, hn::RebindMask(du, kept)), du, to.place + count);
+    hn::StoreU(compress(w, kept), d, to.weight + count);
+    hn::StoreU(compress(at, hn::RebindMask(du, kept)), du, to.place + count);
     count += hn::CountTrue(d, kept);
   }
   for (; i < n; ++i) {

@@ -15,6 +15,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/compress-inl.h"
+
 #ifndef KVASIR_KERNELS_TOPK_ONCE
 #define KVASIR_KERNELS_TOPK_ONCE
 namespace kvasir::kernels {
@@ -87,7 +89,7 @@ size_t list_from(float low, const float* score, size_t n, uint32_t* index) {
   const auto step = hn::Set(du, static_cast<uint32_t>(lanes));
   for (; i + lanes <= n; i += lanes, here = hn::Add(here, step)) {
     const auto hit = hn::RebindMask(du, hn::Ge(hn::LoadU(d, score + i), hn::Set(d, low)));
-    hn::StoreU(hn::Compress(here, hit), du, index + count);  // up to index + i + lanes
+    hn::StoreU(compress(here, hit), du, index + count);  // up to index + i + lanes
     count += hn::CountTrue(du, hit);
   }
   for (; i < n; ++i)

@@ -61,7 +61,7 @@ TEST_SUITE("kernels/topk") {
 
   TEST_CASE("the scores from one on, without those that are no numbers") {
     test::for_each_simd_target([] {
-      for (const size_t n : {0, 1, 15, 16, 40, 1000}) {
+      for (const size_t n : {0, 1, 15, 16, 40, 1000, 5000}) {
         auto score = test::random_floats(n, 1.0f, 603);
         for (size_t i = 0; i < n; i += 7) score[i] = 0.25f;
         for (size_t i = 3; i < n; i += 11) score[i] = std::numeric_limits<float>::quiet_NaN();
