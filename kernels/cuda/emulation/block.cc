@@ -215,6 +215,11 @@ uint64_t Block::exchanged(uint32_t lane) const {
   return values_[now_ / kWarpSize][lane];
 }
 
+const std::array<uint64_t, kWarpSize>& Block::exchanged() const {
+  for (uint32_t lane = 0; ~threads_[now_].mask != 0 && lane < kWarpSize; ++lane) exchanged(lane);
+  return values_[now_ / kWarpSize];
+}
+
 void Block::meet_group(uint64_t value, Site site) {
   const uint32_t first = now_ / kGroupSize * kGroupSize;
   if (first + kGroupSize > n_threads()) {
@@ -272,7 +277,7 @@ void Block::close_group() {
 }
 
 void Block::finish_groups(uint64_t n_left) {
-  for (std::deque<Thread::Group>& groups = self().groups; groups.size() > n_left;) {
+  for (std::list<Thread::Group>& groups = self().groups; groups.size() > n_left;) {
     for (const std::function<void()>& work : groups.front()) work();
     groups.pop_front();
   }

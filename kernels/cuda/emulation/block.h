@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <source_location>
@@ -68,6 +69,8 @@ class Block {
   void meet_group(uint64_t value, Site site);
   // What a lane brought to the meeting that this thread has just left.
   uint64_t exchanged(uint32_t lane) const;
+  // What all lanes brought, whom its mask names.
+  const std::array<uint64_t, kWarpSize>& exchanged() const;
 
   // Asynchronous work of the running thread: in groups, done when they are waited for.
   void later(std::function<void()> work) { self().open_group.push_back(std::move(work)); }
@@ -112,7 +115,7 @@ class Block {
     Clocks known;  // the same of all threads, by what they said at barriers of phases
     using Group = std::vector<std::function<void()>>;
     Group open_group;
-    std::deque<Group> groups;
+    std::list<Group> groups;  // takes no memory while it is empty
   };
   struct SharedArray {
     std::unique_ptr<std::byte[]> memory;

@@ -138,7 +138,7 @@ void commit_products() {
 }
 
 void wait_for_products(uint32_t n_left, float (*d)[4], uint32_t n) {
-  std::deque<PendingProducts::Group>& groups = Block::running()->products().groups;
+  std::list<PendingProducts::Group>& groups = Block::running()->products().groups;
   for (; groups.size() > n_left; groups.pop_front()) {
     for (const PendingProducts::Piece& piece : groups.front().pieces) {
       if (std::memcmp(piece.at, piece.bytes.data(), piece.bytes.size()) == 0) continue;

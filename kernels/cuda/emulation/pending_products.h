@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstddef>
-#include <deque>
+#include <list>
 #include <vector>
 
 namespace kvasir::cuda::emulation {
@@ -27,7 +27,7 @@ struct PendingProducts {
 
   bool are_open = false;  // begun, not committed
   Group open;
-  std::deque<Group> groups;  // committed, not waited for
+  std::list<Group> groups;  // committed, not waited for
 };
 
 }  // namespace kvasir::cuda::emulation

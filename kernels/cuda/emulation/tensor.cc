@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/tensor.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -33,8 +34,8 @@ class Matrices {
  public:
   using Line = std::array<float, 16>;  // over k
   Matrices(const Block& block, Product product) : product_(product) {
-    for (uint32_t i = 0; i < kWarpLanes; ++i)
-      lanes_[i] = from_bits<const Fragments*>(block.exchanged(i));
+    std::transform(block.exchanged().begin(), block.exchanged().end(), lanes_.begin(),
+                   from_bits<const Fragments*>);
   }
   uint32_t n_k() const { return product_ == Product::kTf32 ? 8 : 16; }
   Line a(uint32_t row) const {
