@@ -10,7 +10,8 @@
 
 namespace kvasir {
 
-// The chance of a verdict where there is no difference, over all comparisons of a run together.
+// Of intervals and verdicts: the chance that one leaves the truth out, or says that there is a
+// difference where there is none, over all comparisons of a run together.
 inline constexpr double kSignificanceLevel = 0.05;
 
 double mean(std::span<const double> values);  // 0 of none

@@ -8,7 +8,9 @@ target_compile_options(kvasir_options INTERFACE
   "$<$<AND:$<BOOL:${KVASIR_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>"
   "$<$<AND:$<BOOL:${KVASIR_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>")
-if(CMAKE_UNITY_BUILD)  # gcc takes a file included by another for a header
+# Several files of a target are compiled as one then: what they define outside of functions, in namespaces
+# without a name, too, must differ in name. gcc takes a file that another includes for a header.
+if(CMAKE_UNITY_BUILD)
   target_compile_options(kvasir_options INTERFACE
     "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>")
 endif()

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 
@@ -216,7 +217,9 @@ uint64_t Block::exchanged(uint32_t lane) const {
 }
 
 const std::array<uint64_t, kWarpSize>& Block::exchanged() const {
-  for (uint32_t lane = 0; ~threads_[now_].mask != 0 && lane < kWarpSize; ++lane) exchanged(lane);
+  // Throws for the first lane that the mask does not name.
+  if (const uint32_t mask = threads_[now_].mask; ~mask != 0)
+    exchanged(static_cast<uint32_t>(std::countr_one(mask)));
   return values_[now_ / kWarpSize];
 }
 

@@ -34,8 +34,7 @@ class Matrices {
  public:
   using Line = std::array<float, 16>;  // over k
   Matrices(const Block& block, Product product) : product_(product) {
-    std::transform(block.exchanged().begin(), block.exchanged().end(), lanes_.begin(),
-                   from_bits<const Fragments*>);
+    std::ranges::transform(block.exchanged(), lanes_.begin(), from_bits<const Fragments*>);
   }
   uint32_t n_k() const { return product_ == Product::kTf32 ? 8 : 16; }
   Line a(uint32_t row) const {

@@ -13,6 +13,8 @@
 namespace {
 using namespace kvasir;
 
+constexpr uint32_t kOutputs = 64;  // of a panel
+
 // Tensors of f32 and matrices for them, side by side in one region.
 class Group {
  public:
@@ -57,8 +59,8 @@ class Group {
   // Element [k, j] of matrix `which`, where the layout says that it lies.
   float at(size_t which, uint32_t k, uint32_t j) const {
     const PanelMatrix& m = matrices_[which];
-    const auto* panel = reinterpret_cast<const float*>(m.data + j / kPanel * m.panel_bytes());
-    return panel[size_t{k} * kPanel + j % kPanel];
+    const auto* panel = reinterpret_cast<const float*>(m.data + j / kOutputs * m.panel_bytes());
+    return panel[size_t{k} * kOutputs + j % kOutputs];
   }
   float source(size_t which, uint32_t k, uint32_t j) const {
     return rows_[which][size_t{j} * matrices_[which].n_in + k];
@@ -106,7 +108,7 @@ TEST_CASE("weights lie on the memory node of the worker that reads them") {
   const Topology topology = Topology::detect();
   REQUIRE(topology.nodes().size() > 1);
   ThreadPool pool(topology);
-  Group group(2048, {24 * kPanel, 8 * kPanel, 8 * kPanel});  // 512 KiB per panel
+  Group group(2048, {24 * kOutputs, 8 * kOutputs, 8 * kOutputs});  // 512 KiB per panel
   group.load(pool);
   std::vector<int> node_of_panel(group.n_panels());
   pool.parallel_for(group.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t worker) {
